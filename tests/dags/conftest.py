@@ -234,10 +234,11 @@ class FakeSubmit:
 
     @property
     def calls(self) -> list[dict[str, object]]:
-        """The calls so far: `arguments`, `environment`, `request`."""
+        """The calls so far: `arguments`, `environment`, `request` and, apart, its `made_by`."""
         seen = self.folder / "seen"
         lines = seen.read_text(encoding="utf-8").splitlines() if seen.exists() else []
-        return [json.loads(line) for line in lines]
+        calls = [json.loads(line) for line in lines]
+        return [{**call, "made_by": call["request"].pop("made_by")} for call in calls]
 
     @property
     def started(self) -> Path:

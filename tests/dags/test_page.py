@@ -10,15 +10,21 @@ import threading
 from datetime import UTC, datetime
 from functools import partial
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import deltalake
 import pytest
 from airflow.api_fastapi import app as airflow_app
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from sqlalchemy import insert, text, update
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -318,6 +324,87 @@ def test_runs_of_a_declared_replay_need_access_to_its_dag(
         assert {run for run in (RUN, own) if run in listed} == shown
         codes = {run: client.get(f"{PREFIX}/runs/{run}").status_code for run in (RUN, own)}
         assert codes == {run: 200 if run in shown else 404 for run in (RUN, own)}
+
+
+UNFINISHED = "by_day-0f0f0f0f-1"
+TASK = {"dag_id": REPLAY_DAG, "run_id": "r:1+0", "task_id": "replay", "map_index": -1}
+
+
+@pytest.fixture
+def task(place: Place) -> Iterator[Callable[[str | None], None]]:
+    """Sets the state of the task that has a run made, or of its DAG run if it is `ended`."""
+    made = ("dag_run", "task_instance")
+    with create_session() as session:
+        session.execute(text("PRAGMA foreign_keys = OFF"))
+        now, run = datetime.now(UTC), {"dag_id": REPLAY_DAG, "run_id": "r:1+0"}
+        session.execute(
+            insert(DagRun).values(**run, run_type="manual", state="running", run_after=now)
+        )
+        session.execute(
+            insert(TaskInstance).values(**TASK, id=uuid4(), pool="spark", pool_slots=1, state=None)
+        )
+
+    def put(state: str | None) -> None:
+        with create_session() as session:
+            table = DagRun if state == "ended" else TaskInstance
+            own = {"state": "failed" if state == "ended" else state}
+            session.execute(update(table).where(table.run_id == "r:1+0").values(**own))
+
+    yield put
+    with create_session() as session:
+        for name in reversed(made):
+            session.execute(text(f"DELETE FROM {name} WHERE run_id = 'r:1+0'"))
+
+
+def test_pages_tell_running_queued_dead_and_waiting_runs_apart(
+    seeing: Callable[..., TestClient], lake: Lake, task: Callable[[str | None], None]
+) -> None:
+    client, begin = seeing(*ALL), int(START.timestamp()) * 1_000_000
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    region = Region(Box((begin + 2 * DAY_US,), (begin + 3 * DAY_US,)))
+    kept.claimed(UNFINISHED, None, region)
+    paths = ("/", "/runs", "/streams/little", "/replays/by_day", f"/runs/{UNFINISHED}")
+
+    def shown() -> tuple[set[str], set[str]]:
+        texts = {path: client.get(f"{PREFIX}{path}").text for path in paths}
+        words = "running|queued|waiting|dead"
+        # The calendar has a legend; the stream's page lists no run with only a claim.
+        states = [re.findall(rf"(?:badge|cell) ({words})\"", re.sub(r"<p class=.legend.*", "", t))
+                  for path, t in texts.items() if path != "/streams/little"]  # fmt: skip
+        assert all(states), states
+        seconds = [re.findall(r"<main data-refresh=.(\d+)", page) for page in texts.values()]
+        return set(chain(*states)), set(chain(*seconds))
+
+    assert shown() == ({"running"}, {"5"})
+    by = {"dag": REPLAY_DAG, "dag_run": "r:1+0"}
+    made = {**by, "task": "replay", "try_number": 1, "user": "ada"}
+    kept.stepped(UNFINISHED, "intent", {"request": {}, "certificate": {}, "made_by": made})
+    for state, expected, seconds in (
+        ("running", "running", {"5"}), ("queued", "queued", {"5"}), (None, "queued", {"5"}),
+        ("up_for_retry", "queued", {"5"}), ("failed", "dead", set()), ("success", "dead", set()),
+    ):  # fmt: skip
+        task(state)
+        assert shown() == ({expected}, seconds), state
+    # An attempt that has only a claim may be made by something else.
+    kept.claimed(UNFINISHED, None, region, attempt=2)
+    assert shown() == ({"running"}, {"5"})
+    kept.stepped(UNFINISHED, "intent", {"certificate": {}, "made_by": by}, attempt=2)
+    assert shown() == ({"running"}, {"5"})
+    task("ended")
+    assert shown() == ({"dead"}, set())
+    # Airflow does not know it any more.
+    other = {**by, "dag_run": "gone"}
+    kept.stepped(UNFINISHED, "intent", {"certificate": {}, "made_by": other}, attempt=2)
+    assert shown() == ({"running"}, {"5"})
+    kept.stepped(UNFINISHED, "audited", {"audit": {}}, attempt=2)
+    assert shown() == ({"waiting"}, {"30"})
+    assert f'href="/dags/{REPLAY_DAG}/runs/gone/required_actions"' in (
+        client.get(f"{PREFIX}/runs/{UNFINISHED}").text
+    )
+    # Who may not see the runs sees that the range is taken, and no name.
+    hidden = seeing(ALL[0], ALL[2]).get(f"{PREFIX}/replays/by_day").text
+    assert "cell waiting" in hidden
+    assert UNFINISHED not in hidden
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])

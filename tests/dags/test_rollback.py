@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.assets import table_asset
 from capstan.airflow.markdown import rollback_markdown
@@ -51,6 +52,10 @@ def test_one_job_takes_the_run_back_and_the_table_is_told(
     assert [call["request"] for call in submit.calls] == [{"run": "t-0a0a0a0a-1"}]
     assert reported == [(table_asset("t"), RESULT)]
     assert "| target | t: version 4 has the previous rows |" in task.shown
+    key = TaskInstanceKey("d", "rollback", "r")
+    run, table = (link.get_link(task, ti_key=key) for link in task.operator_extra_links)
+    assert run.endswith("/plugin/capstan/capstan/runs/t-0a0a0a0a-1")
+    assert table.endswith("/assets?name_pattern=capstan%2Ftables%2Ft")
 
 
 def test_what_was_taken_back_before_changes_no_table(

@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -71,6 +72,7 @@ def test_the_result_is_the_answer_and_nothing_is_left(
     assert not (place.work / "tries" / "d").exists()
     [call] = submit.calls
     assert call["request"] == {"stream": "little"}
+    assert call["made_by"] == {"dag": "d", "dag_run": "r:1+0", "task": "t", "try_number": 1}
     arguments: Any = call["arguments"]
     assert option(arguments, "--master") == "local[2]"
     assert option(arguments, "--lake") == str(place.lake)
@@ -78,6 +80,20 @@ def test_the_result_is_the_answer_and_nothing_is_left(
     assert option(arguments, "--driver-memory") == "1g"
     job = arguments[arguments.index("--lake") - 2]
     assert job == str(DAGS.parent / "spark_apps" / "verify.py")
+
+
+def test_a_job_is_told_who_has_triggered_its_dag_run(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    where = {**context(), "dag_run": SimpleNamespace(triggering_user_name="ada")}
+    where["ti"].map_index = 3
+    task = operator()
+    execute(task, where)
+    [call] = submit.calls
+    about = {"dag": "d", "dag_run": "r:1+0", "task": "t", "try_number": 1, "map_index": 3}
+    assert call["made_by"] == {**about, "user": "ada"}
+    # The task's page shows what was asked for.
+    assert task.request == {"stream": "little"}
 
 
 def test_the_driver_starts_lean_and_on_loopback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,13 @@ from airflow.sdk.exceptions import AirflowRescheduleException, DownstreamTasksSk
 from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.lake_queries import preview_request, read_request
+from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.replay import CertificateOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
-from capstan.airflow.tasks.links import CertificateLink
+from capstan.airflow.tasks.links import CertificateLink, page
 from capstan.replay.planning.plan import request_at_cuts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
@@ -333,3 +335,41 @@ def test_the_certificate_of_a_task_is_that_of_its_group(task: str, certificate: 
     key = TaskInstanceKey("d", task, "r")
     link = CertificateLink().get_link(BaseOperator(task_id="replay"), ti_key=key)
     assert link.endswith(f"/dags/d/runs/r/tasks/{certificate}/rendered_templates")
+
+
+def links(task: Any) -> dict[str, str]:
+    """Where the links of a task lead, below the address of Airflow."""
+    key = TaskInstanceKey("d", f"g.{task.task_id}", "r:1+0")
+    found = {link.name: link.get_link(task, ti_key=key) for link in task.operator_extra_links}
+    return {name: href.removeprefix(page("")) for name, href in found.items()}
+
+
+def test_each_task_of_a_replay_leads_to_the_others_and_to_its_run(
+    taped: Place, setting: Settings, execute: Any, context: Any
+) -> None:
+    tasks = taped.bag().dags["capstan_replay"].task_dict
+    at, runs = "dags/d/runs/r%3A1%2B0/tasks/g.", "plugin/capstan/capstan/runs"
+    plan, table = f"{at}plan/rendered_templates", "assets?name_pattern=capstan%2Ftables%2Fplanned"
+    certificate = {"Certificate": f"{at}certificate/rendered_templates"}
+    approval = f"{at}approve/required_actions"
+    planned = planner(setting, fields(until="2024-05-02", dry_run=False, keys=[]))
+    execute(planned, context())
+    assert links(planned) == {"Plan": plan, **certificate, "Target": table}
+
+    replayed = tasks["replay"]
+    usual = {"Run": runs, "Plan": plan, **certificate, "Target": "assets"}
+    assert links(replayed) == {**usual, "Approval": ""}
+    waits = {"run": "t-1234-1", "stream": "little", "target": "planned", "published": False}
+    replayed.take(context(), waits)
+    own = {"Run": f"{runs}/t-1234-1", "Plan": plan}
+    assert links(replayed) == {**usual, **own, "Approval": approval}
+    replayed = copy.copy(tasks["publish"])
+    replayed.take_failure(context(), 1, {"error": "CAP-REJECTED", "run": "t-1234-1"})
+    assert links(replayed) == {**usual, **own, "Approval": approval}
+
+    approve = ApproveOperator(task_id="approve", result=waits)
+    approve._waiting()
+    assert links(approve) == {**own, **certificate}
+    shown = CertificateOperator(task_id="certificate", result=waits, render=str)
+    execute(shown, context())
+    assert links(shown) == own

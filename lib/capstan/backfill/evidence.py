@@ -30,6 +30,8 @@ from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.index_sums import read_sums
 
+_UNFINISHED = frozenset({Step.INTENT, Step.AUDITED, Step.APPROVED})
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -39,6 +41,7 @@ class Attempt:
     scope: Scope
     failed: bool
     waits: bool = False
+    unfinished: bool = False  # whether its run can still publish, if anything is at work on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ class Evidence:
         """The run of the last attempt that overlaps `scope`, if that attempt failed."""
         last = next((attempt for attempt in self.attempts if attempt.scope.overlaps(scope)), None)
         return last.run if last is not None and last.failed else None
+
+    def unfinished(self, scopes: Iterable[Scope]) -> tuple[str, ...]:
+        """The runs that have not ended and overlap any of these scopes, newest first."""
+        attempts = [attempt for attempt in self.attempts if attempt.unfinished]
+        if not attempts:
+            return ()
+        listed = list(scopes)
+        runs = [each.run for each in attempts if any(map(each.scope.overlaps, listed))]
+        return tuple(dict.fromkeys(runs))
 
     def waiting(self, scopes: Iterable[Scope]) -> list[str]:
         """The runs awaiting approval that overlap these scopes, oldest first.
@@ -109,7 +121,9 @@ def _attempts(
         workers = row["workers"]
         selected = tuple(workers) if isinstance(workers, list) else None
         scope = Scope(plan.target, selected, parse_region(str(row["region"])))
-        yield Attempt(run, scope, step is Step.FAILED, (run, attempt) in waits)
+        history = histories.get(run)
+        unfinished = history is None or history.last.step in _UNFINISHED
+        yield Attempt(run, scope, step is Step.FAILED, (run, attempt) in waits, unfinished)
 
 
 def recorded_extent(plan: Plan) -> tuple[int, int] | None:

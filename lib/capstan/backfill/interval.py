@@ -45,6 +45,7 @@ class Interval:
     workers: tuple[str, ...] = ()
     # Commits by others that changed written rows, with version and time.
     changes: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()  # runs that have not ended, and would write some of it
 
     def to_json(self) -> dict[str, object]:
         """The interval as a JSON object."""

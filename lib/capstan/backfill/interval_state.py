@@ -48,13 +48,12 @@ class IntervalClassifier:
         writers = {run for owner in owners.values() for run in owner.runs}
         runs = [written.run for written in near if written.run in writers]
         state = IntervalState.STALE if stale else IntervalState.COVERED
+        open_scopes = [Scope(target, (worker,), region) for worker in {*missing, *stale}]
         if not complete:
             state = IntervalState.INCOMPLETE
         elif (missing or stale) and any(map(self._box(*bounds).overlaps, evidence.retired)):
             state = IntervalState.RETIRED
-        elif waits := evidence.waiting(
-            [Scope(target, (worker,), region) for worker in {*missing, *stale}]
-        ):
+        elif waits := evidence.waiting(open_scopes):
             state = IntervalState.WAITING
             runs += waits
         elif missing:
@@ -74,6 +73,7 @@ class IntervalClassifier:
             self._labels(worker for worker, owner in missing.items() if owner.touched),
             self._labels(owners),
             tuple(dict.fromkeys(text for owner in missing.values() for text in owner.changes)),
+            evidence.unfinished(open_scopes),
         )
 
     def _owners(self, region: Region, near: Sequence[WrittenRegion]) -> dict[int, RegionOwner]:

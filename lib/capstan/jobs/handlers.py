@@ -171,7 +171,7 @@ def publish(fields: Json, context: Context) -> JobResult:
     assert decision is not None
     row = reject(context.lake, request.run, decision)
     value = {"run": row.run, "stream": row.stream, "target_path": row.target, "published": False}
-    return JobResult({**value, "rejected": dict(row.detail)}, rejected(row))
+    return JobResult({**value, "rejected": row.stated}, rejected(row))
 
 
 def _require_decidable(lake: Lake, request: PublishRequest) -> None:

@@ -20,10 +20,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capstan.api.context import Context
 from capstan.api.workplace import Workplace
+from capstan.core.config.loading.validation import read_field, read_request
 from capstan.core.json_object import Json
 from capstan.core.program_arguments import ArgumentParser
 from capstan.errors import CapstanError, InvalidRequestError, translation
@@ -33,6 +34,7 @@ from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import process_folder
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import read_text
+from capstan.storage.ledger.made_by import KEY, MadeBy, making
 from capstan.telemetry.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
@@ -67,9 +69,11 @@ def _run(
         attempt = _attempt(options)
         output = replace(output, attempt=attempt)
         output.begin()
-        config = _config(options, attempt)
-        with Context(options.lake, config=config, spark=lambda: _start(name, start)) as context:
-            result = handler(_request(options, attempt), context)
+        config, request = _config(options, attempt), dict(_request(options, attempt))
+        by = _made_by(request.pop(KEY, None))
+        started = Context(options.lake, config=config, spark=lambda: _start(name, start))
+        with started as context, making(by):
+            result = handler(request, context)
         output.done(result)
     except BaseException as error:
         if not translation.is_failure(error):
@@ -152,6 +156,13 @@ def _request(options: argparse.Namespace, attempt: JobAttempt | None) -> Json:
             "CAP-REQUEST", f"{source} is not a JSON object", "give one JSON object"
         )
     return value
+
+
+def _made_by(given: object) -> MadeBy | None:
+    """Who has the job made, from its request, which may say so whatever the job."""
+    if given is None:
+        return None
+    return read_request(MadeBy, read_field(KEY, dict[str, Any], given))
 
 
 def _text_at(path: str) -> str:

@@ -1,14 +1,16 @@
 """Coverage of a declared replay as a calendar, with links to fill what is missing.
 
 `capstan.backfill` determines the state of each interval. Here intervals become days of a calendar,
-or cells of a strip when times are numbers, and stretches that can be filled.
+or cells of a strip when times are numbers, and stretches that can be filled. What is not written,
+but would be by a run that has not ended, has the state of that run.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import groupby
 from typing import NamedTuple
@@ -20,21 +22,32 @@ from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
+from capstan.reporting.activity import Activity
 from capstan.reporting.formatting import short_bound
+from capstan.reporting.run_view import RunView, list_claimed, list_runs
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
 
-WORST = ("failed", "gap", "changed", "stale", "waiting", "retired", "incomplete", "covered")
+WORST = (
+    "failed", "gap", "changed", "stale", "dead", "running", "queued", "waiting", "retired",
+    "incomplete", "covered",
+)  # fmt: skip
 """States in order of precedence, for a day with intervals in several states."""
 
-FILLED = frozenset({"gap", "changed", "failed", "stale"})
+FILLED = frozenset({"gap", "changed", "failed", "stale", "dead"})
 """States that a replay can repair."""
+
+_MISSING = frozenset({"gap", "changed", "failed"})
+_BUSIEST = (Activity.RUNNING, Activity.QUEUED, Activity.WAITING, Activity.DEAD)
 
 _AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
 _PER_ROW = 48
 _FEWEST_WEEKS = 12
+
+Informed = Callable[[Sequence[RunView]], Sequence[RunView]]
+"""Adds to runs what is known of their tasks."""
 
 Doubling = Callable[[Iterable[Interval]], bool]
 """Whether a replay over some intervals would duplicate rows."""
@@ -50,12 +63,17 @@ class Stretch:
     workers: tuple[str, ...]  # labels: missing, or written by older code
     intervals: int
     doubles: bool = False  # whether a replay would duplicate rows
-    runs: tuple[str, ...] = ()  # published in it; empty in a cell
+    runs: tuple[str, ...] = ()  # published in it, or not ended; in a cell only those
 
     @property
     def fillable(self) -> bool:
         """Whether a replay can repair it."""
         return self.state in FILLED and not self.doubles
+
+    @property
+    def going_on(self) -> bool:
+        """Whether a run that has not ended would write it."""
+        return self.state in tuple(Activity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +112,11 @@ class Coverage:
     def total(self) -> int:
         """The number of intervals."""
         return sum(self.counts.values())
+
+    @property
+    def states(self) -> list[str]:
+        """The states that some interval is in."""
+        return [state for state, count in self.counts.items() if count]
 
     @property
     def grid(self) -> CellGrid:
@@ -139,18 +162,39 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shown:
+    """An interval with the state that is shown of it."""
+
+    of: Interval
+    state: str
+    runs: tuple[str, ...]
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers whose replay repairs it."""
+        lacks = self.of.state in _MISSING
+        return self.of.missing if lacks else self.of.stale
+
+
+@dataclass(frozen=True, slots=True)
 class NoCoverage:
     """A declared replay whose coverage is unknown, with the reason."""
 
     declared: Replay
     error: CapstanError
+    states: tuple[str, ...] = ()
 
 
 _CACHE: VersionedCache[Survey] = VersionedCache()
 
 
 def view_coverage(
-    lake: Lake, config: ProjectConfig, replay: str, *, year: int | None = None
+    lake: Lake,
+    config: ProjectConfig,
+    replay: str,
+    *,
+    year: int | None = None,
+    informed: Informed = list,
 ) -> Coverage | NoCoverage:
     """The coverage of a declared replay.
 
@@ -166,18 +210,20 @@ def view_coverage(
     time_type = surveyed.plan.inputs.tape.time_type
     dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not surveyed.whole
     doubles = _doubling(declared)
-    days = _days(surveyed.intervals, doubles) if dated else ()
+    intervals = _as_they_are(lake, surveyed.intervals, informed)
+    days = _days(intervals, doubles) if dated else ()
     years = tuple(sorted({cell.day.year for cell in days if cell.day}))
     to_fill = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
     shown = year if year in years else max(to_fill or years, default=None)
-    stretches = _stretches(surveyed.intervals, doubles)
+    stretches = _stretches(intervals, doubles)
+    states = Counter(interval.state for interval in intervals)
     to_list = sorted(stretches, key=lambda stretch: not stretch.fillable)[:_STRETCHES]
     return Coverage(
         declared,
-        surveyed.counts,
+        {**dict.fromkeys(surveyed.counts, 0), **states},
         tuple(cell for cell in days if cell.day and cell.day.year == shown)
         if dated
-        else _strip(surveyed.intervals, doubles),
+        else _strip(intervals, doubles),
         years,
         shown,
         tuple(sorted(to_list, key=stretches.index)),
@@ -189,11 +235,15 @@ def view_coverage(
 
 
 def view_coverages(
-    lake: Lake, config: ProjectConfig, replays: Sequence[str]
+    lake: Lake, config: ProjectConfig, replays: Sequence[str], *, informed: Informed = list
 ) -> list[Coverage | NoCoverage]:
     """Read the coverage of several declared replays, concurrently; they keep their order."""
+
+    def view(name: str) -> Coverage | NoCoverage:
+        return view_coverage(lake, config, name, informed=informed)
+
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(lambda name: view_coverage(lake, config, name), replays))
+        return list(pool.map(view, replays))
 
 
 def require_tape(lake: Lake, stream: str) -> None:
@@ -218,14 +268,30 @@ def _survey(lake: Lake, config: ProjectConfig, replay: Replay) -> Survey:
     )
 
 
-def _days(intervals: Iterable[Interval], doubles: Doubling) -> tuple[Cell, ...]:
+def _as_they_are(lake: Lake, intervals: Sequence[Interval], informed: Informed) -> list[_Shown]:
+    """Intervals with what goes on in them at this moment, which no version of a table tells."""
+    names = tuple({run for interval in intervals for run in interval.unfinished})
+    found = [] if not names else [*list_runs(lake, run=names), *list_claimed(lake)]
+    activities = {view.run: view.activity for view in informed(found) if view.run in names}
+
+    def shown(interval: Interval) -> _Shown:
+        for activity in _BUSIEST if interval.state in FILLED else ():
+            runs = [run for run in interval.unfinished if activities.get(run) is activity]
+            if runs:
+                return _Shown(interval, str(activity), tuple(runs))
+        return _Shown(interval, str(interval.state), interval.runs)
+
+    return list(map(shown, intervals))
+
+
+def _days(intervals: Iterable[_Shown], doubles: Doubling) -> tuple[Cell, ...]:
     """The days that intervals overlap, each with the worst state of its intervals."""
-    by_day: dict[date, list[Interval]] = {}
+    by_day: dict[date, list[_Shown]] = {}
     for interval in intervals:
-        first = date.fromisoformat(interval.since[:10])
-        last = date.fromisoformat(interval.until[:10])
+        since, until = interval.of.since, interval.of.until
+        first, last = date.fromisoformat(since[:10]), date.fromisoformat(until[:10])
         # An interval that ends at midnight, or with a date, does not overlap that day.
-        if len(interval.until) == 10 or interval.until[10:19] == "T00:00:00":
+        if len(until) == 10 or until[10:19] == "T00:00:00":
             last -= timedelta(days=1)
         for number in range(max((last - first).days, 0) + 1):
             by_day.setdefault(first + timedelta(days=number), []).append(interval)
@@ -235,18 +301,19 @@ def _days(intervals: Iterable[Interval], doubles: Doubling) -> tuple[Cell, ...]:
     )
 
 
-def _strip(intervals: Sequence[Interval], doubles: Doubling) -> tuple[Cell, ...]:
+def _strip(intervals: Sequence[_Shown], doubles: Doubling) -> tuple[Cell, ...]:
     """Intervals as cells; several share a cell when there are too many to show."""
     size = -(-len(intervals) // _STRIP) or 1
     parts = [intervals[i : i + size] for i in range(0, len(intervals), size)]
-    return tuple(_cell(part[0].since, part, None, doubles) for part in parts)
+    return tuple(_cell(part[0].of.since, part, None, doubles) for part in parts)
 
 
-def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: Doubling) -> Cell:
+def _cell(name: str, intervals: Sequence[_Shown], day: date | None, doubles: Doubling) -> Cell:
     parts = [list(part) for _, part in groupby(intervals, _state_and_workers)]
     # A link fills one gap at a time, so that covered intervals between gaps are not replayed.
     part = min(parts, key=lambda part: WORST.index(part[0].state))
-    return Cell(*_extent(part), len(intervals), doubles(part), name=name, day=day)
+    cell = Cell(*_extent(part), len(intervals), _doubled(part, doubles), name=name, day=day)
+    return replace(cell, runs=part[0].runs) if cell.going_on else cell
 
 
 def _in_weeks(cells: Sequence[Cell]) -> CellGrid:
@@ -261,20 +328,25 @@ def _in_weeks(cells: Sequence[Cell]) -> CellGrid:
     return CellGrid(max(placed[-1][0] + 1, _FEWEST_WEEKS), 7, placed, months)
 
 
-def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
+def _stretches(intervals: Iterable[_Shown], doubles: Doubling) -> list[Stretch]:
     grouped = groupby(intervals, lambda interval: (_state_and_workers(interval), interval.runs))
     parts = [(runs, list(part)) for (_, runs), part in grouped]
-    return [Stretch(*_extent(part), len(part), doubles(part), runs) for runs, part in parts]
+    return [
+        Stretch(*_extent(part), len(part), _doubled(part, doubles), runs) for runs, part in parts
+    ]
 
 
-def _extent(part: Sequence[Interval]) -> tuple[str, str, str, tuple[str, ...]]:
+def _extent(part: Sequence[_Shown]) -> tuple[str, str, str, tuple[str, ...]]:
     """The bounds of a stretch, its state, and the workers whose replay repairs it."""
-    return part[0].since, part[-1].until, *_state_and_workers(part[0])
+    return part[0].of.since, part[-1].of.until, *_state_and_workers(part[0])
 
 
-def _state_and_workers(interval: Interval) -> tuple[str, tuple[str, ...]]:
-    missing = interval.state in ("gap", "changed", "failed")
-    return str(interval.state), interval.missing if missing else interval.stale
+def _state_and_workers(interval: _Shown) -> tuple[str, tuple[str, ...]]:
+    return interval.state, interval.workers
+
+
+def _doubled(part: Iterable[_Shown], doubles: Doubling) -> bool:
+    return doubles(interval.of for interval in part)
 
 
 def _doubling(declared: Replay) -> Doubling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from capstan.core.json_object import Json
 from capstan.core.times import Coordinate, Kind
@@ -15,11 +15,17 @@ STATES = {
     "gap": ("○", "complete, but not written"),
     "changed": ("≠", "written, and changed by others since"),
     "failed": ("✕", "not written: the last attempt failed"),
+    "running": ("▸", "a run is at work on it"),
+    "queued": ("◦", "its run waits for a slot, or to be tried again"),
     "waiting": ("?", "staged and audited, waiting for a decision"),
+    "dead": ("†", "its run has stopped before it ended; a replay continues"),
     "retired": ("⊘", "not written by the present code, and its records are retired"),
     "incomplete": ("…", "can still receive records"),
 }
-"""Sign and meaning of each state of an interval; the sign works without colours."""
+"""Sign and meaning of each state of an interval, or of a run that has not ended.
+
+The sign works without colours.
+"""
 
 Show = Callable[[object], str]
 """A formatter of numbers, times, lists and counts by name."""
@@ -90,7 +96,20 @@ def length_text(coordinate: Coordinate, value: int | None) -> str:
         return ""
     if coordinate.kind is Kind.BIGINT:
         return f"{value:,}"
-    left = value * 86_400_000_000 if coordinate.kind is Kind.DATE else value
+    return _microseconds_text(value * 86_400_000_000 if coordinate.kind is Kind.DATE else value)
+
+
+def duration_text(length: timedelta | None) -> str:
+    """A duration: `3 h 20 min`; empty for none."""
+    return "" if length is None else _microseconds_text(max(length // timedelta(microseconds=1), 0))
+
+
+def since_text(at: datetime) -> str:
+    """How long ago an instant is."""
+    return duration_text(datetime.now(UTC) - at)
+
+
+def _microseconds_text(left: int) -> str:
     parts = []
     for size, name in _UNITS:
         count, left = divmod(left, size)

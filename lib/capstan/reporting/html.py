@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from capstan.core.config import ProjectConfig, split_streams
 from capstan.errors.shell_command import shell_line
-from capstan.reporting import formatting, plots, summaries
+from capstan.reporting import airflow_paths, formatting, plots, summaries
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.run_view import RunView, view_run
 from capstan.reporting.stream_view import StreamHistory, least_held, view_stream
@@ -70,7 +70,11 @@ def environment() -> Environment:
         titled=_titled,
     )
     environment.globals.update(
-        formatting=formatting, summaries=summaries, plots=plots, least_held=least_held
+        airflow_paths=airflow_paths,
+        formatting=formatting,
+        summaries=summaries,
+        plots=plots,
+        least_held=least_held,
     )
     return environment
 

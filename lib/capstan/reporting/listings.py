@@ -8,7 +8,8 @@ from datetime import datetime
 
 from capstan.core.config import ProjectConfig, check_name, check_target
 from capstan.replay.planning.target_places import target_path
-from capstan.reporting.run_view import CLAIMED, RunView, list_runs
+from capstan.reporting.activity import CLAIMED
+from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import (
     NoView,
     StreamView,

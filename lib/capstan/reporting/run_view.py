@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -14,11 +14,14 @@ from operator import itemgetter
 from capstan.core.config import split_streams
 from capstan.core.json_object import Json
 from capstan.errors import CapstanError, InvalidRequestError
+from capstan.reporting.activity import CLAIMED, Activity, TaskProgress, activity_of
+from capstan.reporting.makers import Deed, deeds
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.claims import Claim, Scope
 from capstan.storage.ledger.coverage import Covered, current_rows, parse_covered
+from capstan.storage.ledger.made_by import MadeBy
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
 from capstan.storage.ledger.tables import LedgerRow, read_rows
 from capstan.storage.tape import index
@@ -27,9 +30,6 @@ from capstan.storage.tape.tape import newest_cut, open_tape
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
 """Codes of a failed audit; the fields of the error are its results."""
-
-CLAIMED = "claimed"
-"""The state of a run that has only a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,9 @@ class RunView:
     request: Json = field(default_factory=dict)
     steps: tuple[Row, ...] = ()
     found: tuple[FindingsView, ...] = ()  # the newest first; only when a single run is viewed
+    claim: Claim | None = None  # that it holds
+    begun: Mapping[int, datetime] = field(default_factory=dict)  # of attempts; only of a single run
+    task: TaskProgress | None = None  # of what has it made; None if it is not known
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -75,6 +78,33 @@ class RunView:
         """Its stream, and the declared replay that its request names; None for none."""
         replay = self.request.get("replay")
         return self.stream, replay if isinstance(replay, str) else None
+
+    @property
+    def activity(self) -> Activity | None:
+        """What is going on with it; None once it has ended."""
+        return activity_of(self.state, holds=self.holds, task=self.task)
+
+    @property
+    def timed_steps(self) -> list[tuple[Row, timedelta | None]]:
+        """Its steps with what each took: since the step before, or the claim, of its attempt."""
+        since = dict(self.begun)
+        timed: list[tuple[Row, timedelta | None]] = []
+        for row in self.steps:
+            before = since.get(row.attempt)
+            timed.append((row, None if before is None else row.at - before))
+            since[row.attempt] = row.at
+        return timed
+
+    @property
+    def deeds(self) -> list[Deed]:
+        """Who has started it, and decided about it."""
+        return list(deeds(self.steps))
+
+    @property
+    def made_by(self) -> MadeBy | None:
+        """Who has its newest attempt made, or the publish of that; None if it is not known."""
+        makers = [row.made_by for row in self.steps if row.attempt == self.steps[-1].attempt]
+        return next((by for by in reversed(makers) if by is not None), None)
 
     @property
     def error(self) -> Json:
@@ -89,8 +119,8 @@ def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[Run
     """
     histories = read_histories(lake, **equal)
     active = claims.active(lake) if histories or claimed else []
-    held = {claim.run for claim in active}
-    views = [_view(history, holds=run in held) for run, history in histories.items()]
+    held = {claim.run: claim for claim in active}
+    views = [_view(history, held.get(run)) for run, history in histories.items()]
     views += _claimed(active, histories) if claimed else []
     return sorted(views, key=lambda view: view.at, reverse=True)
 
@@ -106,7 +136,16 @@ def list_claimed(lake: Lake) -> list[RunView]:
 def _claimed(active: Collection[Claim], begun: Collection[str]) -> list[RunView]:
     newest = {claim.run: claim for claim in active if claim.run not in begun}
     return [
-        RunView(run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at)
+        RunView(
+            run=run,
+            stream=claim.stream,
+            target=claim.scope.target,
+            state=CLAIMED,
+            holds=True,
+            attempts=claim.attempt,
+            at=claim.at,
+            claim=claim,
+        )
         for run, claim in newest.items()
     ]
 
@@ -120,12 +159,17 @@ def list_runs_of_stream(lake: Lake, stream: str) -> list[RunView]:
 
 def view_run(lake: Lake, run: str) -> RunView:
     """One run."""
-    views = list_runs(lake, run=run) if _RUN.fullmatch(run) else []
+    named = _RUN.fullmatch(run) is not None
+    views = list_runs(lake, run=run) if named else []
+    views = views or [view for view in list_claimed(lake) if named and view.run == run]
     if not views:
         raise InvalidRequestError(
             "CAP-RUN", f"there is no run {run[:80]!r}", "see `capstan runs`", run=run
         )
-    return replace(views[0], found=_findings(lake, run))
+    claimed = read_rows(lake, "claims", ("attempt", "at"), run=run, kind="claim")
+    # A renewal is a later claim of the same attempt.
+    begun = {row["attempt"]: row["at"] for row in reversed(claimed)}
+    return replace(views[0], found=_findings(lake, run), begun=begun)
 
 
 def _findings(lake: Lake, run: str) -> tuple[FindingsView, ...]:
@@ -143,7 +187,7 @@ def _parsed(row: LedgerRow) -> LedgerRow:
     return {**row, **{name: json.loads(str(text)) for name, text in texts.items()}}
 
 
-def _view(history: History, *, holds: bool) -> RunView:
+def _view(history: History, claim: Claim | None) -> RunView:
     last, intent = history.last, history.effective_intent or history.first_intent
     request = intent.detail.get("request") if intent else None
     draft = intent.certificate if intent and intent.detail.get("certificate") else None
@@ -153,8 +197,9 @@ def _view(history: History, *, holds: bool) -> RunView:
         run=last.run,
         stream=last.stream,
         target=last.target,
-        state=history.state(holds=holds),
-        holds=holds,
+        state=history.state(holds=claim is not None),
+        holds=claim is not None,
+        claim=claim,
         attempts=history.attempts,
         at=last.at,
         certificate=certificate,
@@ -174,7 +219,7 @@ def _audit(history: History) -> Json:
         if row.step is Step.AUDITED:
             return row.detail.get("audit") or {}
         if row.step is Step.FAILED and row.detail.get("error") in _AUDITS:
-            return {"passed": False, **row.detail}
+            return {"passed": False, **row.error}
     return {}
 
 

@@ -31,6 +31,8 @@ from capstan.jobs.main import main
 from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
+from capstan.storage.ledger import made_by
+from capstan.storage.ledger.made_by import MadeBy
 from tests.support.docs import page, table
 
 JOBS = Path(__file__).parents[3] / "spark_apps"
@@ -102,6 +104,25 @@ def test_a_request_comes_from_a_file_or_from_an_argument(
     assert session.stopped == 2
 
 
+def test_any_job_is_told_who_has_it_made_beside_its_request(
+    tmp_path: Path, session: FakeSession
+) -> None:
+    fake, seen = job(JobResult({})), []
+
+    def recorded(fields: Json, context: Context) -> JobResult:
+        """Record who has the job made."""
+        seen.append(made_by._present.get())
+        return fake(fields, context)
+
+    request = {"stream": "s", "made_by": {"dag": "d", "dag_run": "r", "user": "ada"}}
+    for asked in (request, {"stream": "s"}):
+        assert (
+            main(recorded, ["--request", json.dumps(asked), "--lake", str(tmp_path)], session) == 0
+        )
+    assert [fields for fields, _ in fake.asked] == [{"stream": "s"}] * 2
+    assert seen == [MadeBy("d", "r", user="ada"), None]
+
+
 def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> None:
     result = tmp_path / "result.json"
     result.write_text("of an earlier run", encoding="utf-8")
@@ -129,6 +150,9 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
         (["--request", "{"], "CAP-REQUEST"),
         (["--request", "[]"], "CAP-REQUEST"),
         (["--request", "[" * 100_000], "CAP-REQUEST"),
+        (["--request", '{"made_by": "ada"}'], "CAP-REQUEST"),
+        (["--request", '{"made_by": {"dag_run_id": "r"}}'], "CAP-REQUEST"),
+        (["--request", '{"made_by": {"try_number": "second"}}'], "CAP-REQUEST"),
     ],
 )
 def test_wrong_arguments_end_with_2_before_a_session(
@@ -369,6 +393,8 @@ def test_the_docs_name_the_keys_of_each_request() -> None:
         "verify": (handlers.VerifyRequest,),
     }
     assert set(rows) == {f"`{name}`" for name in requests} | {"`plan`, `replay`"}
+    [made] = re.findall(r"`made_by`: an object.*?known\.", page("on-your-cluster"), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", made)) == {"made_by", *MadeBy.__dataclass_fields__}
     for name, kinds in requests.items():
         keys = {field.name for kind in kinds for field in dataclasses.fields(kind)}
         assert set(re.findall(r"`(\w+)`", rows[f"`{name}`"])) - {"backfills"} == keys, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from html.parser import HTMLParser
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig, Replay
-from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.times import Box, Coordinate, Kind, TimeType
+from capstan.core.times.region import Region
 from capstan.reporting import formatting
+from capstan.reporting.activity import TaskProgress, refresh_after
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell, Coverage
 from capstan.reporting.html import STATIC, environment, render, report_policy, run_report, static
@@ -140,7 +143,8 @@ def lake(tmp_path):
     kept.stepped(RUN, "intent", request)
     kept.stepped(RUN, "done", CERTIFICATE)
     kept.stepped("u-0b0b0b0b-1", "failed", {"error": HOSTILE, "message": HOSTILE})
-    kept.stepped(WAITS, "intent", request)
+    made = {"dag": HOSTILE, "dag_run": HOSTILE, "task": HOSTILE, "user": HOSTILE}
+    kept.stepped(WAITS, "intent", {**request, "made_by": {**made, "try_number": 1}})
     kept.stepped(WAITS, "audited", {"audit": CERTIFICATE["audit"], "diff": DIFFERENCE})
     return lake
 
@@ -175,6 +179,81 @@ def test_nothing_of_data_is_ever_markup(lake):
         page.require_harmless(scripts=1)
         assert "{{ 7*1000007 }}" in text
         assert "7000049" not in text
+
+
+def test_a_run_s_page_says_who_made_it_and_leads_to_airflow(lake):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    run, by = "v-0d0d0d0d-1", {"dag": "capstan_replay", "dag_run": "manual__1+0", "user": "ada"}
+    task = {**by, "task": "g.replay", "try_number": 1}
+    kept.stepped(run, "failed", {"error": "CAP-FULL", "made_by": task})
+    again = {**task, "try_number": 2, "map_index": 4}
+    kept.stepped(run, "intent", {"made_by": again}, attempt=2)
+    kept.stepped(run, "failed", {"error": "CAP-FULL", "made_by": again}, attempt=2)
+    kept.stepped(run, "intent", {"made_by": by}, attempt=3)
+    kept.stepped(run, "audited", {"audit": {}}, attempt=3)
+    common = {"base": "/x/capstan", "airflow": "/x", "here": "/", "lake": lake.root}
+    page = render("run.html", view=view_run(lake, run), **common)
+    at = "/x/dags/capstan_replay/runs/manual__1%2B0"
+    links = [value for name, value in Page(page).places if name == "href" and "/dags/" in value]
+    assert links == [
+        f"{at}/required_actions",
+        at, f"{at}/tasks/g.replay?try_number=1",
+        at, f"{at}/tasks/g.replay/mapped/4?try_number=2",
+        at,
+    ]  # fmt: skip
+    for step in ("approved", "rejected"):
+        kept.stepped(run, step, {"by": "eve", "at": "2024-05-01", "reason": "late"}, attempt=3)
+    kept.stepped(run, "rolled-back", {"made_by": {**by, "user": ""}})
+    for text in said(lake, run):
+        assert text.count("started ada 2024") == 3
+        for what in ("approved", "rejected"):
+            assert f"{what} eve: late 2024-01-02" in text
+        assert "rolled back nobody: a schedule, an event or a program 2024" in text
+        assert "by eve at 2024-05-01: late" in text
+    assert "It is not recorded" in said(lake, RUN)[0]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "intent", "task", "badge", "told"),
+    [
+        (True, False, None, "running", ["has not written its intent yet", "It holds its range"]),
+        (True, True, None, "running", ["stages and audits 5 records", "It holds its range"]),
+        (True, True, "queued", "queued", ["waits for a slot, or to be tried again"]),
+        (True, True, "over", "dead", ["the task that made it has ended", "capstan unlock v-0d"]),
+        (False, True, None, "dead", ["its claim has ended, and was not renewed"]),
+        (False, True, "running", "running", ["has not claimed the range again"]),
+    ],
+)  # fmt: skip
+def test_a_run_s_page_says_what_goes_on(lake, claimed, intent, task, badge, told):
+    run = "v-0d0d0d0d-1"
+    kept = Books(lake, "s", lake.table("v"), _now=datetime.now(UTC) - timedelta(minutes=5))
+    if claimed:
+        kept.claimed(run, [0], Region(Box((None,), (None,))))
+    if intent:
+        kept.stepped(run, "intent", {"request": {}, "certificate": CERTIFICATE})
+    view = replace(view_run(lake, run), task=task and TaskProgress(task))
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    page = render("run.html", view=view, refresh=refresh_after([view.activity]), **common)
+    said = " ".join(" ".join(Page(page).texts).split())
+    assert f"Run {run} {formatting.STATES[badge][0]} {badge}" in said
+    assert [text for text in told if text not in said] == []
+    assert ("capstan unlock" in said) == (badge == "dead" and claimed)
+    assert ("At work for 4 min 5" in said) == (badge == "running")
+    assert ('<main data-refresh="5">' in page) == (badge != "dead")
+    listed = render("runs.html", runs=[view], total=1, page=1, more=False, **common)
+    assert f'<span class="badge {badge}">' in listed
+    assert "data-refresh" not in listed
+
+
+def test_a_run_that_has_ended_says_how_long_each_step_took(lake):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    run = "v-0d0d0d0d-1"
+    kept.stepped(run, "intent", {"request": {}, "certificate": CERTIFICATE})
+    kept._now += timedelta(minutes=3)
+    kept.stepped(run, "done", CERTIFICATE)
+    for text in said(lake, run):
+        assert "1 done 2024-01-02 00:03:02 3 min 1 s" in text
+        assert "At work" not in text
 
 
 STACK = "An error occurred while calling o12.save.\n: org.apache.spark.SparkException: {}\n" + (

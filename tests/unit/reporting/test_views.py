@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -16,6 +18,7 @@ from capstan.core.config.change_rules import OPTIONS
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.reporting.activity import TaskProgress
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import NoCoverage, view_coverage
 from capstan.reporting.frontier_history import POINTS, read_progress
@@ -351,6 +354,46 @@ def test_runs_are_shown_by_their_last_step(lake):
     assert list_runs(lake, run=stopped.run)[0].state == "begun"
 
 
+def test_a_run_with_only_a_claim_is_viewed_and_no_other_one(lake):
+    kept = books(lake)
+    kept.claimed("t-00000000-1", [0], days(1, 3), lives=timedelta(days=36_500))
+    kept.claimed("t-11111111-1", [1], days(1, 3), lives=timedelta(days=36_500))
+    kept.claimed("t-22222222-1", [1], days(3, 4), lives=timedelta(hours=1))
+    view = view_run(lake, "t-00000000-1")
+    assert (view.state, view.activity, view.steps) == ("claimed", "running", ())
+    assert view.claim.expires > datetime(2100, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidRequestError):
+        view_run(lake, "t-22222222-1")
+
+
+def test_steps_took_what_passed_since_the_claim_or_the_step_before(lake):
+    kept, run = books(lake), "t-00000000-1"
+    kept.claimed(run, [0], days(1, 3))
+    kept.stepped(run, "intent", {})
+    kept.claimed(run, [0], days(1, 3))  # A renewal.
+    kept.claimed(run, [0], days(1, 3), attempt=2)
+    kept.stepped(run, "intent", {}, attempt=2)
+    kept.claimed("t-11111111-1", [0], days(1, 3), attempt=2)
+    kept.stepped(run, "audited", {"audit": {}}, attempt=2)
+    kept.stepped(run, "intent", {}, attempt=3)
+    took = [(row.attempt, row.step, took) for row, took in view_run(lake, run).timed_steps]
+    second = timedelta(seconds=1)
+    assert took == [
+        (1, "intent", second), (2, "intent", second), (2, "audited", 2 * second),
+        (3, "intent", None),
+    ]  # fmt: skip
+
+
+def test_a_run_s_maker_is_that_of_its_newest_attempt(lake):
+    kept, run, ada = books(lake), "t-00000000-1", {"made_by": {"user": "ada"}}
+    kept.stepped(run, "intent", ada)
+    assert view_run(lake, run).made_by.user == "ada"
+    kept.stepped(run, "audited", {"audit": {}})
+    assert view_run(lake, run).made_by.user == "ada"
+    kept.stepped(run, "intent", {}, attempt=2)
+    assert view_run(lake, run).made_by is None
+
+
 @pytest.mark.parametrize("name", ["t-00000000-1", "../t-00000000-1", "'", "", "t-00000000-1' OR 1"])
 def test_a_run_that_is_not_there(lake, name):
     books(lake).stepped("t-11111111-1", "failed", {"error": "x"})
@@ -464,6 +507,66 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
         first = view.stretches[0]
         assert (first.state, first.fillable) == ("stale", mode == "replace")
         assert view.cells[0].fillable == (mode == "replace")
+
+
+FOREVER = timedelta(days=36_500)
+
+
+def test_what_a_run_is_about_to_write_is_no_bare_gap(covered):
+    """Days 3 to 5 lack both workers, and runs are to write some of them."""
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+
+    def states(informed=list):
+        view = view_coverage(covered, declared(), "r", informed=informed)
+        assert view.total == sum(view.counts.values()) == 7
+        assert [cell.state for cell in view.cells[5:]] == ["incomplete"] * 2
+        return view, [cell.state for cell in view.cells[:5]]
+
+    kept.claimed("t-00000003-1", [0, 1], days(3, 4), lives=FOREVER)
+    kept.claimed("t-00000004-1", [0, 1], days(4, 5))
+    kept.stepped("t-00000004-1", "intent", {})
+    kept.claimed("t-00000005-1", [1], days(5, 6), lives=FOREVER)
+    kept.stepped("t-00000005-1", "intent", {})
+    kept.stepped("t-00000005-1", "audited", {"audit": {}})
+    view, actual = states()
+    assert actual == ["covered", "covered", "running", "dead", "waiting"]
+    assert view.states == ["covered", "waiting", "incomplete", "running", "dead"]
+    by_state = {cell.state: cell for cell in view.cells}
+    assert [by_state[name].runs for name in ("running", "dead", "waiting", "covered")] == [
+        ("t-00000003-1",), ("t-00000004-1",), ("t-00000005-1",), (),
+    ]  # fmt: skip
+    # What is held cannot be filled by another run; what a dead one has left can.
+    fillable = {cell.state for cell in view.cells if cell.fillable}
+    assert fillable == {stretch.state for stretch in view.stretches if stretch.fillable} == {"dead"}
+    assert by_state["dead"].workers == ("a", "b")
+    # A part of it is held: whoever fills it would be refused.
+    assert by_state["waiting"].workers == ("a", "b")
+    drawn = environment().get_template("plots.html").module.coverage
+    seen = {"t-00000003-1", "t-00000004-1"}
+    links = re.findall(r'<a href="([^"?]*)', str(drawn(view, "/fill", "/runs/", seen)))
+    assert links == ["/runs/t-00000003-1", "/fill"]
+    assert re.findall(r'<a href="([^"?]*)', str(drawn(view, "", "/runs/", seen))) == [
+        "/runs/t-00000003-1", "/runs/t-00000004-1",
+    ]  # fmt: skip
+
+    def told(views):
+        return [replace(view, task=TaskProgress.OVER) for view in views]
+
+    # No ledger has changed.
+    assert states(told)[1] == ["covered", "covered", "dead", "dead", "waiting"]
+    kept.stepped("t-00000005-1", "rejected", {"by": "ann"})
+    kept.stepped("t-00000004-1", "failed", {"error": "CAP-FULL"})
+    kept.released("t-00000003-1")
+    assert states()[1] == ["covered", "covered", "failed", "failed", "gap"]
+
+
+def test_of_several_runs_the_busiest_is_shown(covered):
+    kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)
+    kept.claimed("t-00000004-1", [0], days(4, 5))
+    kept.stepped("t-00000004-1", "intent", {})
+    kept.claimed("t-00000005-1", [1], days(4, 5), lives=FOREVER)
+    view = view_coverage(covered, declared(), "r")
+    assert [(view.cells[3].state, view.cells[3].runs)] == [("running", ("t-00000005-1",))]
 
 
 def test_hours_of_a_day_become_its_worst(covered):

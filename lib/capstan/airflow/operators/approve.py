@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
 from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
+from capstan.airflow.tasks.links import CertificateLink, PlanLink, RunLink
 from capstan.replay.result import ReplayResult
 from capstan.storage.ledger.certificate import Certificate
 
@@ -30,6 +31,7 @@ class ApproveOperator(ApprovalOperator):
     template_fields = ("result", *ApprovalOperator.template_fields)
     template_fields_renderers = {"result": "json", "body": "md"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
+    operator_extra_links = (RunLink(), PlanLink(), CertificateLink())
     ui_color = "#fbe3c0"
 
     def __init__(self, *, result: object, **rest: object) -> None:
@@ -50,6 +52,7 @@ class ApproveOperator(ApprovalOperator):
         set_usual(rest, subject="Publish the replayed rows?", body="")
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
+        self.run_name: str | None = None
 
     def execute(self, context: Context) -> object:
         """Ask; `execute_complete` continues after the decision."""
@@ -85,4 +88,5 @@ class ApproveOperator(ApprovalOperator):
         certificate = replayed.certificate
         if replayed.unchanged or certificate is None or certificate.published:
             raise AirflowSkipException("no run waits for approval")
+        self.run_name = certificate.run
         return certificate

@@ -13,6 +13,7 @@ from capstan.airflow.assets import CAPTURED, REPLAYED, stream_asset
 from capstan.airflow.connections import read_connection
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
+from capstan.airflow.tasks.links import RunLink, TargetLink
 from capstan.airflow.tasks.spark_program import inherited
 from capstan.core.config import ProjectConfig
 from capstan.core.config.loading.secret_references import (
@@ -221,6 +222,7 @@ class RollbackOperator(CapstanSubmitOperator):
 
     job = "rollback"
     usual_outlets = (REPLAYED,)
+    operator_extra_links = (RunLink(), TargetLink())
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Roll the run back, and return the job's result."""
@@ -229,6 +231,7 @@ class RollbackOperator(CapstanSubmitOperator):
 
         with as_task():
             request = RollbackRequest(str(context["params"]["run"]).strip())
+            self.run_name = request.run
             require_reversible(Lake.at(self.settings.lake), request.run)
         self.request = {"run": request.run}
         return super().execute(context)

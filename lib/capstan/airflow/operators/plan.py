@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
+from capstan.airflow.assets import table_asset
 from capstan.airflow.lake_files import portable_declarations
 from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
+from capstan.airflow.tasks.links import CertificateLink, PlanLink, TargetLink
+from capstan.airflow.tasks.maker import with_maker
 from capstan.core.config.request_fields import GivenFields
 from capstan.core.json_object import Json
 from capstan.errors import IncompleteError
@@ -138,8 +141,15 @@ class PlanReplayOperator(CapstanSubmitOperator):
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (
+        PlanLink(),
+        CertificateLink(),
+        TargetLink(),
+    )
+
     job = "plan"
     shows_result = False
+    shows_plan = True
     # Tasks to skip when the run needs no approval.
     without_approval: tuple[str, ...] = ()
 
@@ -169,6 +179,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
             previewed = preview_run(self, context, fields)
             plan = previewed.to_json()
             self._show_plan(plan)
+            self.asset_name = table_asset(str(plan["target"]), self.settings.declarations).name
             if not dry:
                 require_complete(self, context, previewed, wait=bool(fields.get("wait")))
         pinned = pinned_request(previewed)
@@ -226,6 +237,8 @@ class PlanOperator(ReplayArguments, PlanReplayOperator):
         "attempt",
         *PlanReplayOperator.template_fields,
     )
+    # The task that shows the certificate has a name of its own.
+    operator_extra_links = (PlanLink(), TargetLink())
 
     def __init__(self, *, attempt: str | None = None, **rest: Any) -> None:
         """Create a plan task.
@@ -248,7 +261,9 @@ class PlanOperator(ReplayArguments, PlanReplayOperator):
             attempt = JobAttempt(Lake.at(self.settings.lake), self.attempt)
         result = super().execute(context)
         with as_task():
-            attempt.prepare(dict(result["request"]), portable_declarations(self.settings))  # type: ignore[call-overload]
+            pinned = dict(result["request"])  # type: ignore[call-overload]
+            request = with_maker(context, pinned, submits=False)
+            attempt.prepare(request, portable_declarations(self.settings))
         self.log.info("attempt %s: its request is in %s", attempt.name, attempt.lake.root)
         return {**result, "attempt": attempt.name}
 

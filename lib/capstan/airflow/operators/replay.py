@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.markdown import certificate_markdown
@@ -20,8 +20,8 @@ from capstan.airflow.operators.plan import (
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
-from capstan.airflow.tasks.job_operator import Render
-from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
+from capstan.airflow.tasks.job_operator import Render, named_run
+from capstan.airflow.tasks.links import ApprovalLink, CertificateLink, PlanLink, RunLink, TargetLink
 from capstan.errors import InvalidRequestError
 
 
@@ -30,7 +30,13 @@ class SubmitReplayOperator(CapstanSubmitOperator):
 
     job = "replay"
     shows_result = False
-    operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (
+        RunLink(),
+        PlanLink(),
+        ApprovalLink(),
+        CertificateLink(),
+        TargetLink(),
+    )
 
 
 class PublishOperator(SubmitReplayOperator):
@@ -41,6 +47,7 @@ class PublishOperator(SubmitReplayOperator):
     """
 
     job = "publish"
+    needs_decision = True
 
 
 class ReplayOperator(ReplayArguments, SubmitReplayOperator):
@@ -58,6 +65,7 @@ class ReplayOperator(ReplayArguments, SubmitReplayOperator):
         "fields",
         *SubmitReplayOperator.template_fields,
     )
+    operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
     shows_result = True
     # The declarations, which may name the asset, are read when the task runs.
     usual_outlets = (REPLAYED,)
@@ -96,6 +104,7 @@ class CertificateOperator(BaseOperator):
     template_fields = ("certificate", "result")
     template_fields_renderers = {"certificate": "md", "result": "json"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
+    operator_extra_links = (RunLink(), PlanLink())
     ui_color = "#dcefd6"
 
     def __init__(
@@ -112,6 +121,7 @@ class CertificateOperator(BaseOperator):
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
         self.certificate = ""
+        self.run_name: str | None = None
         self._render_result = render
 
     def execute(self, context: Context) -> str:
@@ -120,6 +130,7 @@ class CertificateOperator(BaseOperator):
         result = next((output for output in outputs if isinstance(output, Mapping)), None)
         if result is None:
             raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
+        self.run_name = named_run(result)
         self.certificate = self._render_result(result)
         for line in self.certificate.splitlines():
             self.log.info("%s", line)

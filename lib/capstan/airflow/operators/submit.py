@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowException
 from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.airflow.tasks.failures import TaskBrokenError, as_task, log_error_last, set_usual
 from capstan.airflow.tasks.job_operator import JobOperator
+from capstan.airflow.tasks.maker import with_maker
 from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_master, try_folder
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
@@ -110,7 +111,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         folder = try_folder(self.settings.work, context)
         with as_task():
             request = self._read_request()
-            folder.prepare(request)
+            folder.prepare(with_maker(context, request))
             self._prepare(folder, declared_conf(self.settings.declarations, request))
         try:
             # The driver finds S3 by its environment, like every other process without Airflow.

@@ -51,6 +51,8 @@ class JobOperator(CapstanOperator):
     shows_result = True
     run_name: str | None = None
     asset_name: str | None = None
+    # Whether a person has to decide about its run.
+    needs_decision = False
 
     def __init__(
         self, *, wait: timedelta, patience: timedelta, render: Render | None = None, **rest: Any
@@ -83,6 +85,7 @@ class JobOperator(CapstanOperator):
     ) -> Exception:
         """Push the error of a job as XCom, show its result, and return the exception to raise."""
         self._result = result
+        self.run_name = named_run(result) or self.run_name
         if shown and self.kind.partly:
             self._show(result)
         context["ti"].xcom_push(key="return_value", value=result)
@@ -121,6 +124,12 @@ class JobOperator(CapstanOperator):
                 _log.info("%s", line)
 
 
+def named_run(result: Json) -> str | None:
+    """The run that a result is of, or the facts of an error; None if it names none."""
+    run = result.get("run")
+    return run if isinstance(run, str) else None
+
+
 def tell_outlets(task: JobOperator, context: Context, extra: Json) -> None:
     """Set the `extra` of the events of the assets among a task's outlets."""
     for outlet in task.outlets:
@@ -145,6 +154,7 @@ def tell_replay(task: JobOperator, context: Context, result: Json) -> None:
     replayed = ReplayResult.from_json(result)
     certificate, task.run_name = replayed.certificate, replayed.name
     if certificate is None or not certificate.published:
+        task.needs_decision = certificate is not None
         # Airflow emits an event for every outlet of a task that succeeds.
         task.outlets = []
         return
@@ -172,6 +182,7 @@ def tell_rollback(task: JobOperator, context: Context, result: Json) -> None:
         task.outlets = []
         return
     asset = table_asset(rolled_back.target, task.settings.declarations)
+    task.asset_name = asset.name
     tell_through_aliases(context, task.outlets, asset, result)
 
 

@@ -1,4 +1,7 @@
-"""Links from a replay task to its results; the task pushes them, the web server shows them."""
+"""Links from tasks of a replay to its results; tasks push them, and the web server shows them.
+
+A link is empty, and then not shown, while there is nothing that it could lead to.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,44 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.types import TaskInstanceKey
 
+from capstan.reporting.airflow_paths import task_path
+
 
 def page(path: str) -> str:
     """The address of a page of this Airflow's UI."""
     base: str = conf.get("api", "base_url", fallback="/") or "/"
     return f"{base.rstrip('/')}/{path}"
+
+
+def _task_page(key: TaskInstanceKey, beside: str | None, part: str) -> str:
+    """A part of the page of a task, or of another one in its task group."""
+    task = key.task_id
+    if beside is not None:
+        group = task.rpartition(".")[0]
+        task = f"{group}.{beside}" if group else beside
+    return page(f"{task_path(key.dag_id, key.run_id, task, key.map_index)}/{part}")
+
+
+class PlanLink(BaseOperatorLink):
+    """Link to the plan of a replay: what would be read and written."""
+
+    name = "Plan"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The page of the task that shows the plan: the task itself, or `plan` of its group."""
+        own = getattr(operator, "shows_plan", False)
+        return _task_page(ti_key, None if own else "plan", "rendered_templates")
+
+
+class ApprovalLink(BaseOperatorLink):
+    """Link to the decision about a run that waits for one, or has waited."""
+
+    name = "Approval"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The required action of the task `approve` of the same group."""
+        asks = getattr(operator, "needs_decision", False)
+        return _task_page(ti_key, "approve", "required_actions") if asks else ""
 
 
 class CertificateLink(BaseOperatorLink):
@@ -25,13 +61,8 @@ class CertificateLink(BaseOperatorLink):
 
         It is the task itself, or else the task `certificate` of its task group.
         """
-        task = ti_key.task_id
-        if not getattr(operator, "shows_result", False):
-            group = task.rpartition(".")[0]
-            task = f"{group}.certificate" if group else "certificate"
-        run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}"
-        mapped = f"/mapped/{ti_key.map_index}" if ti_key.map_index >= 0 else ""
-        return page(f"{run}/tasks/{quote(task)}{mapped}/rendered_templates")
+        own = getattr(operator, "shows_result", False)
+        return _task_page(ti_key, None if own else "certificate", "rendered_templates")
 
 
 class RunLink(BaseOperatorLink):

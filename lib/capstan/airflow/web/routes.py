@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from threading import Thread
 from typing import Annotated
@@ -29,9 +30,11 @@ from capstan.airflow.web.security import (
     rendered,
     replay_dag,
 )
+from capstan.airflow.web.task_progress import informed
 from capstan.core.config import ProjectConfig, check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
+from capstan.reporting.activity import refresh_after
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
@@ -57,6 +60,7 @@ from capstan.storage.lake import Lake
 _NEWEST = 10
 _PER_PAGE = 50
 _PER_TABLE = 200
+_activity = attrgetter("activity")
 
 router = APIRouter()
 
@@ -129,6 +133,11 @@ class Visit:
         every = read_heads(self.lake)
         return every.owned_by(self.permissions.owners(every.owners, self.declared))
 
+    def newest_runs(self, runs: RunHeads, begin: int, count: int) -> list[RunView]:
+        """A part of some runs; the first part begins with those that have only a claim."""
+        claimed = [] if begin else self.permissions.runs(list_claimed(self.lake), self.declared)
+        return informed([*claimed, *runs.views(begin, count)])
+
     def visible_runs(self) -> set[str]:
         """Names of runs that the user may see; a run with only a claim belongs to its streams."""
         claimed = list_claimed(self.lake)
@@ -144,7 +153,7 @@ class Visit:
             raise InvalidRequestError(
                 "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
             )
-        return view
+        return informed([view])[0]
 
 
 def _visit(
@@ -171,15 +180,23 @@ def overview(visit: Visited) -> Response:
     visible = permissions.streams(names)
     replays = [replay.name for replay in permissions.replays(declared.replays.values())]
     runs = visit.runs() if not problems else None
+    newest = [] if runs is None else visit.newest_runs(runs, 0, _NEWEST)
+    covered = view_coverages(lake, declared, replays, informed=informed)
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
         "/",
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in visible]),
-        replays=view_coverages(lake, declared, replays),
-        runs=runs.views(0, _NEWEST) if runs else [],
+        replays=covered,
+        runs=newest,
         more=len(runs) if runs and len(runs) > _NEWEST else 0,
+        refresh=refresh_after(
+            [
+                *(run.activity for run in newest),
+                *(state for view in covered for state in view.states),
+            ]
+        ),
     )
 
 
@@ -194,12 +211,14 @@ def stream(visit: Visited, name: str) -> Response:
         raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
     coordinates = view.tape.time_type.coordinates if isinstance(view, StreamHistory) else ()
+    runs = informed(visit.permissions.runs(list_runs_of_stream(lake, name), declared))
     return visit.page(
         "stream.html",
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamHistory) else None,
         course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
-        runs=visit.permissions.runs(list_runs_of_stream(lake, name), declared),
+        runs=runs,
+        refresh=refresh_after(map(_activity, runs)),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         dag=capture_dag(name),
     )
@@ -215,9 +234,11 @@ def replay(
     if configured is None or not visit.permissions.replays([configured]):
         # A replay that is not declared has no DAG to check permission for.
         raise refuse()
+    view = view_coverage(visit.lake, visit.declared, name, year=year, informed=informed)
     return visit.page(
         "replay.html",
-        view=view_coverage(visit.lake, visit.declared, name, year=year),
+        view=view,
+        refresh=refresh_after(view.states),
         seen=visit.visible_runs(),
         may_fill=visit.permissions.may_replay(),
         dag=replay_dag(configured),
@@ -249,10 +270,12 @@ def runs(visit: Visited, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> R
     """All runs, newest first."""
     rows = visit.runs()
     begin = (page - 1) * _PER_PAGE
+    shown = visit.newest_runs(rows, begin, _PER_PAGE)
     return visit.page(
         "runs.html",
         "/runs",
-        runs=rows.views(begin, _PER_PAGE),
+        runs=shown,
+        refresh=refresh_after(map(_activity, shown)),
         total=len(rows),
         page=page,
         more=len(rows) > begin + _PER_PAGE,
@@ -264,7 +287,8 @@ def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
     view = visit.run(name)
     may_roll_back = view.state == "published" and visit.permissions.may_roll_back()
-    return visit.page("run.html", view=view, may_roll_back=may_roll_back)
+    refresh = refresh_after([view.activity])
+    return visit.page("run.html", view=view, may_roll_back=may_roll_back, refresh=refresh)
 
 
 @router.get("/runs/{name}/report.html")

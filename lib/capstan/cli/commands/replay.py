@@ -190,7 +190,7 @@ def reject(
     require_waiting(read_history(shell.lake, run))
     row = carry_out(shell.lake, run, Decision(_user(), reason=reason))
     shell.output.result(
-        {"run": run, "rejected": True, **row.detail},
+        {"run": run, "rejected": True, **row.stated},
         f"run {run} is rejected; its staged output is at {row.detail['staging']}",
     )
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -25,6 +25,7 @@ from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.made_by import making
 from capstan.storage.ledger.runs import History
 from capstan.telemetry.instrumentation import emit
 
@@ -44,6 +45,14 @@ def recover_ledger(
     """
     if history is None or history.rolled_back:
         return history
+    # What only writes down the work of others is not done by whoever has this job made.
+    with nullcontext() if undo else making(None):
+        return _recovered(spark, lake, config, history, undo=undo)
+
+
+def _recovered(
+    spark: SparkSession, lake: Lake, config: ProjectConfig, history: History, *, undo: bool
+) -> History:
     if history.published:
         return _complete_rollback(spark, lake, config, history)
     commit = target_table.find_landed(history)

@@ -1,4 +1,5 @@
-// Follows the surrounding Airflow page's theme, opens links outside the frame, submits the form.
+// Follows the surrounding Airflow page's theme, opens links outside the frame, submits the form, and
+// brings a page up to date while something runs.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -131,4 +132,96 @@
     }
     button.disabled = false;
   });
+
+  // Whether a part of the page has what a person is about to use: its focus, a selection, a form
+  // that is filled in.
+  const inUse = (part) => {
+    const selected = window.getSelection();
+    const chosen = selected && !selected.isCollapsed && selected.containsNode(part, true);
+    const changed = (field) => {
+      if (field.options) {
+        const usual = [...field.options].findIndex((option) => option.defaultSelected);
+        return field.selectedIndex !== Math.max(usual, 0);
+      }
+      return field.checked !== field.defaultChecked || field.value !== field.defaultValue;
+    };
+    return (
+      chosen ||
+      part.contains(document.activeElement) ||
+      [...part.querySelectorAll("input, select")].some(changed)
+    );
+  };
+
+  // A part as the server has it now, opened and scrolled as the one that is shown.
+  const asShown = (part, fresh) => {
+    const opened = fresh.querySelectorAll("details");
+    part.querySelectorAll("details").forEach((each, i) => opened[i]?.toggleAttribute("open", each.open));
+    return fresh;
+  };
+
+  const scrolled = (part) => [...part.querySelectorAll(".wide, .plot")].map((each) => each.scrollLeft);
+
+  const update = (main, fresh) => {
+    const shown = [...main.children];
+    // Sections have names; what has none is known by its place among those.
+    const name = (part, i) => part.getAttribute("aria-labelledby") || `${part.tagName} ${i}`;
+    const named = new Map(shown.map((part, i) => [name(part, i), part]));
+    const next = [...fresh.children].map((part, i) => {
+      const old = named.get(name(part, i));
+      if (!old) {
+        return part;
+      }
+      if (inUse(old) || old.isEqualNode(asShown(old, part))) {
+        return old;
+      }
+      const places = scrolled(old);
+      old.replaceWith(part);
+      part.querySelectorAll(".wide, .plot").forEach((each, j) => (each.scrollLeft = places[j] || 0));
+      return part;
+    });
+    for (const part of [...main.children]) {
+      if (!next.includes(part) && !inUse(part)) {
+        part.remove();
+      }
+    }
+    next.forEach((part, i) => {
+      if (main.children[i] !== part) {
+        main.insertBefore(part, main.children[i] || null);
+      }
+    });
+  };
+
+  // Only the server knows whether anything still runs: it says so by `data-refresh`, in seconds.
+  const watch = () => {
+    const main = document.querySelector("main[data-refresh]");
+    if (main) {
+      window.setTimeout(refresh, 1000 * Number(main.dataset.refresh));
+    }
+  };
+
+  const refresh = async () => {
+    if (document.hidden) {
+      document.addEventListener("visibilitychange", refresh, { once: true });
+      return;
+    }
+    const main = document.querySelector("main");
+    try {
+      const response = await fetch(window.location.href, { credentials: "same-origin" });
+      if (response.status >= 400 && response.status < 500) {
+        return;
+      }
+      const text = response.ok ? await response.text() : "";
+      const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+      if (fresh) {
+        update(main, document.adoptNode(fresh));
+        main.removeAttribute("data-refresh");
+        Object.assign(main.dataset, fresh.dataset);
+      }
+    } catch {
+      // The server may be back at the next time.
+    }
+    watch();
+  };
+
+  document.addEventListener("DOMContentLoaded", watch);
 })();

@@ -15,6 +15,7 @@ from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.errors.translation import root_message, translate
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.made_by import KEY, MadeBy, signed
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
 from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_places, read_rows
@@ -47,6 +48,9 @@ _RECORDED = frozenset({Step.DONE, Step.ROLLED_BACK})
 # After one of these steps an attempt holds no claim.
 TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.REJECTED})
 
+# The details of the others are what an audit or a certificate says.
+_SIGNED = frozenset(Step) - {Step.AUDITED, Step.DONE}
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -68,6 +72,16 @@ class Row:
         return int(self.detail["target_version"])
 
     @property
+    def made_by(self) -> MadeBy | None:
+        """Who had it made; None if it does not say."""
+        return MadeBy.of_detail(self.detail)
+
+    @property
+    def stated(self) -> Json:
+        """The detail without who made it."""
+        return {name: value for name, value in self.detail.items() if name != KEY}
+
+    @property
     def certificate(self) -> Certificate:
         """The certificate of an intent, as far as it was known."""
         draft = self.detail.get("certificate")
@@ -80,7 +94,7 @@ class Row:
             return {}
         code = str(self.detail.get("error"))
         if code.startswith("CAP-"):
-            return self.detail
+            return self.stated
         # Older ledgers have the text of a foreign exception, with its whole stack.
         error = Exception(code)
         coded = translate(error) or SystemFailureError("CAP-BROKEN", root_message(error), AGAIN)
@@ -159,7 +173,7 @@ class History:
     def approval(self, attempt: int) -> Json | None:
         """Name, time and reason of an attempt's approval; None without one."""
         row = self._last(Step.APPROVED, attempt)
-        return None if row is None else row.detail
+        return None if row is None else row.stated
 
     def intent(self, attempt: int) -> Row | None:
         """The intent of an attempt, if it got so far."""
@@ -322,5 +336,5 @@ def step_row(
         "step": str(step),
         "stream": stream,
         "target": target,
-        "detail": as_text(detail),
+        "detail": as_text(signed(detail) if step in _SIGNED else detail),
     }
