@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import subprocess
@@ -9,11 +11,12 @@ import sys
 import threading
 from datetime import UTC, datetime
 from functools import partial
+from html import unescape
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import deltalake
@@ -40,6 +43,7 @@ from capstan.replay.planning.request import Request
 from capstan.reporting.html import STATIC
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
+from tests.support.bulk_ledger import publish_all
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START
 from tests.support.s3_server import BUCKET, objects
@@ -58,7 +62,7 @@ REPLAY_DAG, ROLLBACK_DAG = "capstan_replay", "capstan_rollback"
 ALL = (capture_dag("little"), REPLAY_DAG, "capstan_backfill__by_day")
 PAGES = (
     "/", "/streams/little", "/replays/by_day", "/runs", "/tables", f"/runs/{RUN}",
-    f"/runs/{RUN}/report.html", "/fill?stream=little&into=by_day",
+    f"/runs/{RUN}/report.html", f"/runs/{RUN}/report.json", "/fill?stream=little&into=by_day",
 )  # fmt: skip
 
 
@@ -188,6 +192,18 @@ def test_every_route_requires_a_login(client: TestClient) -> None:
     for token in ("", "nonsense", "a.b.c"):
         client.cookies.set("_token", token)
         assert client.get(f"{PREFIX}/").status_code in (401, 403)
+
+
+def test_who_is_not_logged_in_sees_a_page_as_others_are(client: TestClient) -> None:
+    """The style sheet is behind the login, too, so that it is in the page."""
+    answer = client.get(f"{PREFIX}/")
+    assert "stylesheet" not in answer.text
+    assert "<script" not in answer.text
+    style = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+    policy = answer.headers["Content-Security-Policy"]
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "frame-ancestors 'self'" in policy
 
 
 def test_every_answer_has_its_headers(seeing: Callable[..., TestClient]) -> None:
@@ -372,7 +388,7 @@ def test_pages_tell_running_queued_dead_and_waiting_runs_apart(
         states = [re.findall(rf"(?:badge|cell) ({words})\"", re.sub(r"<p class=.legend.*", "", t))
                   for path, t in texts.items() if path != "/streams/little"]  # fmt: skip
         assert all(states), states
-        seconds = [re.findall(r"<main data-refresh=.(\d+)", page) for page in texts.values()]
+        seconds = [re.findall(r"<main [^>]*data-refresh=.(\d+)", page) for page in texts.values()]
         return set(chain(*states)), set(chain(*seconds))
 
     assert shown() == ({"running"}, {"5"})
@@ -467,12 +483,142 @@ def test_every_field_of_the_form_rejects_invalid_values(
 
 
 @pytest.mark.parametrize(
-    "path", ["/runs?page=0", "/runs?page=x", "/runs?page=99999999", "/replays/by_day?year=x"]
-)
+    "path",
+    ["/runs?page=0", "/runs?page=x", "/runs?page=99999999", "/replays/by_day?year=x",
+     "/runs?sort=detail", "/runs?since=yesterday", f"/runs?text={'x' * 201}", "/tables?page=0"],
+)  # fmt: skip
 def test_an_invalid_query_is_refused(seeing: Callable[..., TestClient], path: str) -> None:
     answer = seeing(*ALL).get(f"{PREFIX}{path}")
     assert answer.status_code == 400
     assert "CAP-REQUEST" in answer.text
+
+
+def test_ten_thousand_runs_are_shown_by_pages(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    hour = DAY_US // 24
+    regions = [Region(Box((n * hour,), ((n + 1) * hour,))) for n in range(10_000)]
+    runs = {f"many-{n:08x}-1": ([0, 1], region) for n, region in enumerate(regions)}
+    bounds = {"since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-02T00:00:00.000000Z"}
+    certificate = {"workers": ["north", "south"], "records": 12_345, "transform": "t", **bounds}
+    publish_all(Books(lake, "little", lake.table("by_day")), runs, certificate=certificate)
+    client = seeing(*ALL)
+    for path, listed in (
+        ("/", 10), ("/runs", 50), ("/runs?sort=run", 50), ("/runs?page=200", 50),
+        ("/runs?page=201", 2), ("/runs?text=00000ff&stream=little", 17),
+        ("/streams/little", 10), ("/tables", 0),
+        (f"/tables?target={lake.table('by_day')}", 50),
+    ):  # fmt: skip
+        text = client.get(f"{PREFIX}{path}").text
+        assert len(set(re.findall(f'href="{PREFIX}/runs/([a-z_0-9-]+)"', text))) == listed, path
+        assert len(text) < 100_000, path
+    text = client.get(f"{PREFIX}/streams/little").text
+    assert f'<a href="{PREFIX}/runs?stream=little">All 10,002 runs</a>' in text
+    assert "There are only 201 pages." in client.get(f"{PREFIX}/runs?page=202").text
+
+
+def test_runs_are_found_by_what_a_form_sends(seeing: Callable[..., TestClient]) -> None:
+    """A form without a script sends all its fields, also empty ones."""
+    client, other = seeing(*ALL), "by_day-0b0b0b0b-1"
+    empty = dict.fromkeys(("text", "stream", "table", "state", "since", "until"), "")
+    for given, found in (
+        ({}, {RUN, other}), ({"state": "failed"}, {other}), ({"text": "0A0A"}, {RUN}),
+        ({"table": "by_day", "stream": "little"}, {RUN, other}), ({"since": "2124-01-01"}, set()),
+        ({"text": HOSTILE[4]}, set()), ({"stream": HOSTILE[1]}, set()),
+    ):  # fmt: skip
+        text = client.get(f"{PREFIX}/runs", params={**empty, **given}).text
+        assert {run for run in (RUN, other) if f"/runs/{run}" in text} == found, given
+        assert ("No run is as you search for." in text) == (not found)
+        assert "<script>alert" not in text
+    # What is searched for stays in the form and in the links, and its order in the form.
+    text = client.get(f"{PREFIX}/runs?state=failed&sort=run").text
+    assert "<option selected>failed</option>" in text
+    assert '<input type="hidden" name="sort" value="run">' in text
+    assert 'aria-sort="ascending"><a href="?state=failed&amp;sort=-run">' in text
+
+
+def test_facts_are_links_and_each_page_says_where_it_is(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    client = seeing(*ALL)
+    stream = f'<a href="{PREFIX}/streams/little">little</a>'
+    table = f'<a href="{PREFIX}/tables?{urlencode({"target": lake.table("by_day")})}">by_day</a>'
+    for path, facts in {
+        "/": (stream, table), "/replays/by_day": (stream, table), "/runs": (stream, table),
+        f"/runs/{RUN}": (stream, table), "/tables": (stream, table),
+    }.items():  # fmt: skip
+        text = client.get(f"{PREFIX}{path}").text
+        assert [fact for fact in facts if fact not in text] == [], path
+        assert ('aria-label="Breadcrumb"' in text) == (path != "/")
+        assert text.index('href="#content"') < text.index("<nav")
+        assert '<main id="content"' in text
+        assert "<th></th>" not in text
+
+
+def test_a_cell_leads_to_its_run_or_to_its_runs(
+    seeing: Callable[..., TestClient], lake: Lake, place: Place
+) -> None:
+    """Of a gap, to the form, for who may fill it."""
+    begin = int(START.timestamp()) * 1_000_000
+    day, another, run = "2024-05-03", "by_day-0e0e0e0e-1", "by_day-0f0f0f0f-1"
+    transform = read_settings(place.root / "any.py").declarations.transforms["by_day"]
+    kept = Books(
+        lake, "little", lake.table("by_day"), transform.name, transform.code_hash,
+        _claims=9, _version=9, _now=datetime.now(UTC),
+    )  # fmt: skip
+    third = begin + 2 * DAY_US
+    kept.published(run, [0, 1], Region(Box((third,), (third + DAY_US,))))
+    client = seeing(*ALL)
+
+    def leads(client: TestClient) -> dict[str, str]:
+        page = unescape(client.get(f"{PREFIX}/replays/by_day").text)
+        found = re.findall(r'<a href="([^"]+)" aria-label="(\d{4}-\d\d-\d\d): ', page)
+        return {name: place for place, name in found}
+
+    places = leads(client)
+    assert places.pop(day) == f"{PREFIX}/runs/{run}"
+    assert len(places) > 2
+    assert all("/fill?" in place for place in places.values())
+    # Another run, later, has the day of one worker.
+    kept.published(another, [0], Region(Box((third,), (third + DAY_US,))))
+    query = leads(client)[day]
+    assert query == f"?year=2024&at={day}#cell"
+    text = client.get(f"{PREFIX}/replays/by_day{query}").text
+    section = text[text.index('id="cell"') :].split("</section>")[0]
+    assert {name for name in (run, another, RUN) if f"/runs/{name}" in section} == {run, another}
+    assert 'id="cell"' not in client.get(f"{PREFIX}/replays/by_day?at=nothing").text
+    viewer = leads(seeing(*ALL, role="viewer"))
+    assert not any("/fill?" in place for place in viewer.values())
+    assert viewer[f"{START:%Y-%m-%d}"] == f"{PREFIX}/runs/{RUN}"
+
+
+def test_the_report_of_a_run_is_there_for_programs(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    answer = seeing(*ALL).get(f"{PREFIX}/runs/{RUN}/report.json")
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{RUN}.json"'
+    report = answer.json()
+    named = {name: report[name] for name in ("run", "state", "streams", "target", "published")}
+    assert named == {
+        "run": RUN, "state": "published", "streams": ["little"], "target": lake.table("by_day"),
+        "published": True,
+    }  # fmt: skip
+    assert [(step["attempt"], step["step"]) for step in report["steps"]] == [
+        (1, "intent"), (1, "done"),
+    ]  # fmt: skip
+    assert report["steps"][1]["detail"] == {"attempt": 1, "target_version": 1}
+    failed = seeing(*ALL).get(f"{PREFIX}/runs/by_day-0b0b0b0b-1/report.json").json()
+    assert (failed["state"], failed["certificate"], failed["error"]) == (
+        "failed", None, {"error": "CAP-AUDIT"},
+    )  # fmt: skip
+    assert seeing(REPLAY_DAG).get(f"{PREFIX}/runs/{RUN}/report.json").status_code == 404
+
+
+def test_a_form_without_a_target_has_an_empty_field(seeing: Callable[..., TestClient]) -> None:
+    text = seeing(*ALL).get(f"{PREFIX}/fill?stream=little").text
+    assert "NOTSET" not in text
+    assert re.search(r'name="into"[^>]* value=""', text)
 
 
 class Form(HTMLParser):
@@ -641,7 +787,14 @@ def test_a_missing_lake_is_refused(
     overview = client.get(f"{PREFIX}/")
     assert overview.status_code == 200
     assert "CAP-LAKE" in overview.text
-    assert client.get(f"{PREFIX}/runs").status_code == 200
+    # Nothing is said of streams and runs that nobody can see now.
+    for path in PAGES[1:]:
+        answer = client.get(f"{PREFIX}{path}")
+        if path.startswith("/fill"):
+            assert "not on tape" in answer.text
+            continue
+        assert (answer.status_code, "CAP-LAKE" in answer.text) == (503, True), path
+        assert "not captured yet" not in answer.text
 
 
 def test_declarations_that_are_wrong(seeing: Callable[..., TestClient], place: Place) -> None:

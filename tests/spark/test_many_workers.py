@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.capture.run import capture, close
-from capstan.cli.output import json_text
 from capstan.core.config import (
     MAX_WORKERS,
     ByColumn,
@@ -25,6 +24,7 @@ from capstan.core.config import (
     Stream,
     Target,
 )
+from capstan.core.json_object import printed_json
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import replay
@@ -131,5 +131,5 @@ def test_as_many_workers_as_there_may_be_take_less_than_a_minute(
     # It took 220 s for 3,000, when each had files of its own.
     assert time.monotonic() - begun < 60
     assert done.certificate.records == MAX_WORKERS
-    assert len(json_text(done.certificate.to_json())) < 4_000
+    assert len(printed_json(done.certificate.to_json())) < 4_000
     assert made.files("copy") <= 8

@@ -68,7 +68,7 @@ def recorded(world: World, page: Page, pictures: Path) -> None:
     inner.get_by_role("heading", name="Streams").wait_for()
     page.screenshot(path=pictures / "page-overview.png")
 
-    inner.get_by_role("link", name="flights", exact=True).click()
+    inner.get_by_role("link", name="flights", exact=True).first.click()
     inner.get_by_role("heading", name="Frontiers").wait_for()
     for label in ("EWR", "JFK", "LGA"):
         inner.get_by_role("cell", name=label, exact=True).wait_for()
@@ -86,7 +86,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     inner.get_by_role("heading", name="Coverage").wait_for()
     page.screenshot(path=pictures / "page-coverage.png")
     gap = inner.get_by_role("row").filter(has_text="gap").first
-    day = gap.get_by_role("cell").first.inner_text()
+    day = gap.get_by_role("cell").first.inner_text().removesuffix(" UTC")
     gap.get_by_role("link", name="Fill").click()
     inner.get_by_role("heading", name="Plan").wait_for()
     # The declared replay, over the gap; one day of it is enough.

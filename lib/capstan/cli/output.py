@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from capstan.core.json_object import Json
+from capstan.core.json_object import Json, printed_json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.formatting import cell_text
 from capstan.spark.project_home import replacing
@@ -45,7 +43,7 @@ class CommandOutput:
         """Print a result: `value` as JSON, or `shown` for people."""
         try:
             if self.as_json:
-                self.results.file.write(json_text(value) + "\n")
+                self.results.file.write(printed_json(value) + "\n")
             else:
                 for part in shown:
                     self.results.print(part, soft_wrap=isinstance(part, str))
@@ -98,24 +96,6 @@ def _console(*, stderr: bool) -> Console:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def json_text(value: object) -> str:
-    """`value` as JSON in ASCII, which every terminal encoding can show."""
-    return json.dumps(_plain(value))
-
-
-def _plain(value: object) -> object:
-    """`value` in JSON's types; numbers that JSON lacks (NaN, infinity) become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -63,7 +63,7 @@ class Stretch:
     workers: tuple[str, ...]  # labels: missing, or written by older code
     intervals: int
     doubles: bool = False  # whether a replay would duplicate rows
-    runs: tuple[str, ...] = ()  # published in it, or not ended; in a cell only those
+    runs: tuple[str, ...] = ()  # published in it, or not ended; in a cell, in all of its intervals
 
     @property
     def fillable(self) -> bool:
@@ -126,6 +126,10 @@ class Coverage:
         places = [(index % _PER_ROW, index // _PER_ROW) for index in range(len(self.cells))]
         cells = [(*place, cell) for place, cell in zip(places, self.cells, strict=True)]
         return CellGrid(_PER_ROW, -(-len(cells) // _PER_ROW), cells)
+
+    def cell(self, name: str) -> Cell | None:
+        """The cell with a name, of those that are shown."""
+        return next((cell for cell in self.cells if cell.name == name), None)
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
         """Form fields of `capstan_replay` to fill a part; no workers means the declared ones."""
@@ -312,7 +316,8 @@ def _cell(name: str, intervals: Sequence[_Shown], day: date | None, doubles: Dou
     parts = [list(part) for _, part in groupby(intervals, _state_and_workers)]
     # A link fills one gap at a time, so that covered intervals between gaps are not replayed.
     part = min(parts, key=lambda part: WORST.index(part[0].state))
-    cell = Cell(*_extent(part), len(intervals), _doubled(part, doubles), name=name, day=day)
+    runs = tuple(dict.fromkeys(run for interval in intervals for run in interval.runs))
+    cell = Cell(*_extent(part), len(intervals), _doubled(part, doubles), runs, name=name, day=day)
     return replace(cell, runs=part[0].runs) if cell.going_on else cell
 
 

@@ -81,13 +81,13 @@ def short_bound(text: str) -> str:
     return re.sub(r"\.0+Z$", "Z", text)
 
 
-def coordinate_text(coordinate: Coordinate, value: int | None) -> str:
+def coordinate_text(coordinate: Coordinate, value: int | None, show: Show | None = None) -> str:
     """A value of a coordinate; `closed` for none, `at the start` for its minimum."""
     if value is None:
         return "closed"
     if value == coordinate.minimum and coordinate.kind is not Kind.BIGINT:
         return "at the start"
-    return time_text(coordinate.render(value))
+    return (show or time_text)(coordinate.render(value))
 
 
 def length_text(coordinate: Coordinate, value: int | None) -> str:
@@ -222,8 +222,9 @@ def brief_text(value: object) -> str:
 
 def bounds_text(since: object, until: object, show: Show = time_text) -> str:
     """The bounds of a range in words."""
-    start = "from the start" if since is None else f"from {show(since)}"
-    return start + ("" if until is None else f" to before {show(until)}")
+    # Of markup, the sum is markup.
+    start = "from the start" if since is None else "from " + show(since)
+    return start if until is None else start + " to before " + show(until)
 
 
 def short_target(target: str, lake: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,20 +19,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from capstan.core.config import ProjectConfig, split_streams
+from capstan.core.times import Coordinate
 from capstan.errors.shell_command import shell_line
 from capstan.reporting import airflow_paths, formatting, plots, summaries
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.run_view import RunView, view_run
-from capstan.reporting.stream_view import StreamHistory, least_held, view_stream
+from capstan.reporting.stream_view import StreamHistory, clock_lag, least_held, view_stream
 from capstan.storage.lake import Lake
 
 STATIC = {
     "style.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
+    "times.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
 }
 """Static files of the pages, with their media types."""
+
+_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+(\.[0-9]+)?Z")
+_ZEROS = re.compile(r"\.0+Z$")
 
 
 def render(template: str, /, **values: object) -> str:
@@ -58,9 +64,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        moment=formatting.moment,
+        moment=moment_markup,
         shell=shell_line,
-        time=formatting.time_text,
+        time=time_markup,
         number=formatting.number,
         size=formatting.size,
         value=formatting.value_text,
@@ -70,17 +76,42 @@ def environment() -> Environment:
         titled=_titled,
     )
     environment.globals.update(
-        airflow_paths=airflow_paths,
-        formatting=formatting,
-        summaries=summaries,
-        plots=plots,
-        least_held=least_held,
-    )
+        airflow_paths=airflow_paths, formatting=formatting, summaries=summaries, plots=plots,
+        least_held=least_held, bounds=bounds_markup, coordinate=coordinate_markup,
+        clock_lag=lambda view: clock_lag(view, datetime.now(UTC)),
+    )  # fmt: skip
     return environment
 
 
 def _titled(facts: Iterable[summaries.Fact]) -> list[summaries.Fact]:
     return [(name.capitalize(), value) for name, value in facts]
+
+
+def moment_markup(at: datetime | None) -> Markup:
+    """An instant of the clock, to the second."""
+    return Markup() if at is None else _element(f"{at:%Y-%m-%dT%H:%M:%SZ}", formatting.moment(at))
+
+
+def time_markup(value: object) -> str:
+    """A time of a tape from JSON; dates and numbers have no zone, and are text."""
+    if isinstance(value, list | tuple):
+        return Markup("({})").format(Markup(", ").join(map(time_markup, value)))
+    text = formatting.time_text(value)
+    return _element(str(value), text) if _ISO.fullmatch(str(value)) else text
+
+
+def coordinate_markup(coordinate: Coordinate, value: int | None) -> str:
+    """A value of a coordinate, as `coordinate_text`."""
+    return formatting.coordinate_text(coordinate, value, time_markup)
+
+
+def bounds_markup(since: object, until: object) -> str:
+    """The bounds of a range in words, as `bounds_text`."""
+    return formatting.bounds_text(since, until, time_markup)
+
+
+def _element(iso: str, text: str) -> Markup:
+    return Markup('<time datetime="{}">{} UTC</time>').format(_ZEROS.sub("Z", iso), text)
 
 
 def run_report(lake: Lake, config: ProjectConfig, run: str) -> str:
@@ -104,13 +135,18 @@ def run_report(lake: Lake, config: ProjectConfig, run: str) -> str:
         lake=lake.root,
         base="",
         made=datetime.now(UTC),
-        style=Markup(static("style.css")),  # noqa: S704  (a file of this package)
+        style=inline_style(),
         style_hash=_style_hash(),
     )
 
 
+def inline_style() -> Markup:
+    """The style sheet, for what is one file; `report_policy` allows it."""
+    return Markup(static("style.css"))  # noqa: S704  (a file of this package)
+
+
 def report_policy() -> str:
-    """The content security policy of a report, which allows only its own style."""
+    """The content security policy of one file, which allows only its own style."""
     return f"default-src 'none'; style-src '{_style_hash()}'; base-uri 'none'; form-action 'none'"
 
 

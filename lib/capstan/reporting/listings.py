@@ -186,3 +186,40 @@ def _run_row(view: RunView) -> dict[str, object]:
         "error": "CAP-REJECTED" if view.state == "rejected" else view.error.get("error"),
         "at": moment(view.at),
     }
+
+
+def report_facts(view: RunView) -> dict[str, object]:
+    """The report of a run for programs: its certificate with its steps, audits and findings."""
+    certificate = view.certificate
+    return {
+        "run": view.run,
+        "state": view.state,
+        "streams": list(view.streams),
+        "target": view.target,
+        "at": moment(view.at),
+        "attempts": view.attempts,
+        "published": view.published,
+        "certificate": None if certificate is None else certificate.to_json(),
+        "request": view.request,
+        "audit": view.audit or None,
+        "difference": view.difference or None,
+        "error": view.error or None,
+        "steps": [
+            {
+                "attempt": step.attempt,
+                "step": str(step.step),
+                "at": moment(step.at),
+                "detail": step.error or step.detail,
+            }
+            for step in view.steps
+        ],
+        "findings": [
+            {
+                "at": moment(audited.at),
+                "audit": audited.audit,
+                "version": audited.target_version,
+                "rows": [{**row, "at": moment(row["at"])} for row in audited.rows],
+            }
+            for audited in view.found
+        ],
+    }

@@ -17,6 +17,8 @@ KINDS = 8
 """The number of line styles, by colour and dashes; the ninth line looks like the first."""
 
 _BANDS = 60
+# Over the clock, half of the commits in less of a plot than this are a vertical line.
+_BURST = 1 / 20
 _NAME_HEIGHT = 15
 _NARROWEST = 6.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -153,13 +155,15 @@ def lag_plot(view: StreamHistory, course: CommitTimes) -> StepPlot | None:
 def _plot(
     view: StreamHistory, course: CommitTimes, what: str, lines: Sequence[Line], up: Axis
 ) -> StepPlot | None:
-    """Lines over the times of commits, or over the commits when their times are unknown.
+    """Lines over the times of commits.
 
-    A single commit has no plot, only the table of workers.
+    Over the commits when their times are unknown, or when half of them were written in a burst. A
+    single commit has no plot, only the table of workers.
     """
     commits = view.progress.commits
     timed = {i: _micros(at) for i, at in enumerate(course.moments) if at is not None}
-    clock = len(set(timed.values())) > 1
+    burst = _shortest_half(list(timed.values()))
+    clock = burst is None and len(set(timed.values())) > 1
     marked = timed if clock else dict(enumerate(commits))
     shown, places = list(marked), list(marked.values())
     if len(shown) < 2 or all(line.values[i] is None for line in lines for i in shown):
@@ -167,11 +171,13 @@ def _plot(
     ends = places[0], places[-1]
     return StepPlot(
         f"{what} of {len(lines)} of {len(view.workers)} workers of {view.name}",
-        coordinate_axis(_WRITTEN, *ends) if clock else number_axis("commit", *ends, marks=8),
+        coordinate_axis(_WRITTEN, *ends)
+        if clock
+        else number_axis(f"commit{burst or ''}", *ends, marks=8),
         up,
         places,
         [
-            ", ".join(filter(None, (f"commit {commits[i]:,}", moment(course.moments[i]))))
+            f"commit {commits[i]:,}" + (f", {moment(at)} UTC" if (at := course.moments[i]) else "")
             for i in shown
         ],
         [
@@ -179,6 +185,16 @@ def _plot(
             for line in lines
         ],
     )
+
+
+def _shortest_half(times: Sequence[int]) -> str | None:
+    """How long half of the commits took, in words, if that is a small part of all the time."""
+    half, ends = len(times) // 2, sorted(times)
+    whole = ends[-1] - ends[0] if ends else 0
+    shortest = min((b - a for a, b in zip(ends, ends[half:], strict=False)), default=0)
+    if half < 2 or shortest >= whole * _BURST:
+        return None
+    return f" (half of them within {length_text(_WRITTEN, shortest)})"
 
 
 def _span(lines: Sequence[Line]) -> tuple[int, int]:
@@ -246,8 +262,9 @@ def coordinate_axis(coordinate: Coordinate, low: int, high: int) -> Axis:
         return number_axis(coordinate.name, low, high)
     unit = _DAY_US if coordinate.kind is Kind.DATE else 1
     low, high = (low, high) if high > low else (low, low + _DAY_US // unit)
-    ticks = tuple((value / unit, text) for value, text in _moments(low * unit, high * unit))
-    return Axis(f"{coordinate.name} (UTC)", low, high, ticks)
+    marks, left_out = _moments(low * unit, high * unit)
+    ticks = tuple((value / unit, text) for value, text in marks)
+    return Axis(f"{coordinate.name} (UTC{left_out})", low, high, ticks)
 
 
 def length_axis(name: str, coordinate: Coordinate, high: int) -> Axis:
@@ -272,18 +289,22 @@ def _round_up(value: float) -> int:
         power *= 10
 
 
-def _moments(low: int, high: int) -> list[tuple[int, str]]:
-    """Ticks between two times in microseconds, with labels of suitable precision."""
+def _moments(low: int, high: int) -> tuple[list[tuple[int, str]], str]:
+    """Ticks between two times in microseconds, and what their short labels leave out of them."""
     wanted = (high - low) / 6
     for step in _STEPS:
         if step >= wanted:
             first = -(-low // step) * step
-            form = (
-                "%m-%d" if step >= _DAY_US else "%m-%d %H:%M" if step >= _MINUTE_US else "%H:%M:%S"
-            )
-            return [(at, _text(at, form)) for at in range(first, high + 1, step)]
+            ends = [_EPOCH + timedelta(microseconds=at) for at in (low, high)]
+            dayless = step < _MINUTE_US or ends[0].date() == ends[1].date()
+            form = "%m-%d" if step >= _DAY_US else "%H:%M" if dayless else "%m-%d %H:%M"
+            form = "%H:%M:%S" if step < _MINUTE_US else form
+            rest = [end.date().isoformat() if dayless else f"{end.year:04}" for end in ends]
+            left_out = f", {' to '.join(dict.fromkeys(rest))}"
+            return [(at, _text(at, form)) for at in range(first, high + 1, step)], left_out
     months = next((m for m in _MONTHS if m * 30 * _DAY_US >= wanted), _MONTHS[-1])
-    return [(at, _text(at, "%Y-%m" if months < 12 else "%Y")) for at in _firsts(low, high, months)]
+    form = "%Y-%m" if months < 12 else "%Y"
+    return [(at, _text(at, form)) for at in _firsts(low, high, months)], ""
 
 
 def _firsts(low: int, high: int, months: int) -> Iterator[int]:

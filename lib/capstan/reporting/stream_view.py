@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from capstan.core.config import ProjectConfig
 from capstan.core.json_object import Json
-from capstan.core.times import Antichain, Coordinate, TimeType
+from capstan.core.times import Antichain, Coordinate, Kind, TimeType
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
@@ -170,6 +170,20 @@ def least_held(state: WorkerState) -> int | None:
     """The least value that a worker holds in the leading coordinate; None when it is closed."""
     axis = 0 if state.order.lexicographic else -1
     return min((time[axis] for time, count in state.holdings if count > 0), default=None)
+
+
+def clock_lag(view: StreamView, now: datetime) -> int | None:
+    """How far a stream's frontier is behind the clock, in its coordinate.
+
+    None if it is closed or at the start, and of numbers, which no clock counts. A frontier ahead of
+    the clock is not behind it.
+    """
+    kind, held = view.coordinate.kind, view.frontier
+    if held is None or held == view.coordinate.minimum or kind is Kind.BIGINT:
+        return None
+    passed = now - datetime(1970, 1, 1, tzinfo=UTC)
+    unit = timedelta(days=1) if kind is Kind.DATE else timedelta(microseconds=1)
+    return max(0, passed // unit - held)
 
 
 def stream_names(lake: Lake, config: ProjectConfig) -> list[str]:

@@ -9,12 +9,14 @@ from datetime import UTC, date, datetime, timedelta
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup, escape
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig, Replay
@@ -24,8 +26,19 @@ from capstan.reporting import formatting
 from capstan.reporting.activity import TaskProgress, refresh_after
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell, Coverage
-from capstan.reporting.html import STATIC, environment, render, report_policy, run_report, static
-from capstan.reporting.listings import run_rows
+from capstan.reporting.html import (
+    STATIC,
+    bounds_markup,
+    environment,
+    render,
+    report_policy,
+    run_report,
+    static,
+    time_markup,
+)
+from capstan.reporting.listings import report_facts, run_rows
+from capstan.reporting.lists.paging import ListPage, part_of
+from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.plots import (
     KINDS,
     Line,
@@ -39,6 +52,7 @@ from capstan.reporting.plots import (
 from capstan.reporting.run_view import list_runs, view_run
 from capstan.reporting.stream_view import (
     StreamHistory,
+    clock_lag,
     least_held,
     view_payload,
     view_stream,
@@ -129,7 +143,7 @@ class Page(HTMLParser):
         assert not {name for name in names if name.startswith("on")} | (names & {"style"})
         for name, value in self.places:
             if name in ("href", "src", "action"):
-                assert value.startswith(("/", "?")), (name, value)
+                assert value.startswith(("/", "?", "#")), (name, value)
                 assert not value.startswith("//")
 
 
@@ -156,27 +170,42 @@ def pages(lake):
     runs = list_runs(lake)
     yield render(
         "overview.html", problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
-        streams=view_streams(lake, NOTHING, ["s"]), replays=[], runs=runs, more=0, **common,
+        streams=view_streams(lake, NOTHING, ["s"]), replays=[], places={}, runs=runs, more=0,
+        **common,
     )  # fmt: skip
     yield render(
         "stream.html",
         view=view,
         payload=view_payload(lake, "s"),
         course=read_commit_times(lake, view),
-        runs=runs,
+        runs=part_of(runs, 1, 2),
         times=HOSTILE,
         dag="d",
         **common,
     )
-    yield render("runs.html", runs=runs, total=2, page=2, more=True, **common)
+    yield run_list(lake, RunSearch(HOSTILE, HOSTILE, HOSTILE, HOSTILE, sort=HOSTILE), 2)
     for run in runs:
         yield render("run.html", view=run, **common)
+
+
+def run_list(lake, search, number=1):
+    """The list of runs, with a run on each page."""
+    common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
+    runs = list_runs(lake)
+    return render(
+        "runs.html",
+        known=len(runs),
+        search=search,
+        choices=[("stream", "Stream", ["s", HOSTILE])],
+        runs=ListPage(runs[number - 1 : number], number, 1, len(runs), search.fields),
+        **common,
+    )
 
 
 def test_nothing_of_data_is_ever_markup(lake):
     for text in pages(lake):
         page = Page(text)
-        page.require_harmless(scripts=1)
+        page.require_harmless(scripts=2)
         assert "{{ 7*1000007 }}" in text
         assert "7000049" not in text
 
@@ -239,8 +268,9 @@ def test_a_run_s_page_says_what_goes_on(lake, claimed, intent, task, badge, told
     assert [text for text in told if text not in said] == []
     assert ("capstan unlock" in said) == (badge == "dead" and claimed)
     assert ("At work for 4 min 5" in said) == (badge == "running")
-    assert ('<main data-refresh="5">' in page) == (badge != "dead")
-    listed = render("runs.html", runs=[view], total=1, page=1, more=False, **common)
+    assert ('data-refresh="5"' in page) == (badge != "dead")
+    runs = part_of([view], 1, 50)
+    listed = render("runs.html", runs=runs, known=1, search=RunSearch(), choices=[], **common)
     assert f'<span class="badge {badge}">' in listed
     assert "data-refresh" not in listed
 
@@ -252,7 +282,7 @@ def test_a_run_that_has_ended_says_how_long_each_step_took(lake):
     kept._now += timedelta(minutes=3)
     kept.stepped(run, "done", CERTIFICATE)
     for text in said(lake, run):
-        assert "1 done 2024-01-02 00:03:02 3 min 1 s" in text
+        assert "1 done 2024-01-02 00:03:02 UTC 3 min 1 s" in text
         assert "At work" not in text
 
 
@@ -280,10 +310,7 @@ def test_what_a_run_failed_with_is_a_code_and_a_line(tmp_path, detail, code, sai
     assert runs[0].error["error"] == code
     assert [row["error"] for row in run_rows(lake, NOTHING, None, None)] == [code]
     common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
-    for text in (
-        render("runs.html", runs=runs, total=1, page=1, more=False, **common),
-        render("run.html", view=runs[0], **common),
-    ):
+    for text in (run_list(lake, RunSearch()), render("run.html", view=runs[0], **common)):
         assert code in text
         assert "DAGScheduler" not in text
         assert len(text) < 8_000
@@ -296,7 +323,7 @@ def test_a_run_that_waits_shows_what_it_would_change(lake):
     printed = " ".join(words.split())
     assert "What publishing would change Rows added 1,203 Rows removed 0 Rows changed 1" in printed
     assert "Cells 2 of 7 change" in printed
-    assert "changed 0 2024-05-01 note=OLD note=" in printed
+    assert "changed 0 2024-05-01 UTC note=OLD note=" in printed
     assert "What publishing" not in render("run.html", view=view_run(lake, RUN), **common)
     report = Page(run_report(lake, NOTHING, WAITS))
     report.require_harmless()
@@ -327,10 +354,26 @@ def test_a_report_says_what_was_played_and_what_was_not(lake):
     text = " ".join(" ".join(Page(run_report(lake, NOTHING, RUN)).texts).split())
     for printed in (
         f"Report of run {RUN}", "f" * 32, "LEFT-OUT", "2024-05-03", "requested until 2024-06-01",
-        "from 2024-05-01 to before 2024-05-02 06:30", "only in part", "1 of 2 cells differ",
+        "from 2024-05-01 UTC to before 2024-05-02 06:30 UTC", "only in part", "1 of 2 cells differ",
         "1 missing", "2 late", "version 3", "late rows", "commit",
     ):  # fmt: skip
         assert printed in text, printed
+
+
+def test_a_report_for_programs_has_what_the_ledgers_have(lake):
+    report = json.loads(json.dumps(report_facts(view_run(lake, RUN))))
+    names = ("stream", "fingerprint", "late", "audit", "target")
+    assert report["certificate"].items() >= {name: CERTIFICATE[name] for name in names}.items()
+    assert (report["state"], report["at"]) == ("published", "2024-01-01T00:00:02Z")
+    assert report["request"] == {"into": "t", "note": HOSTILE}
+    assert [step["step"] for step in report["steps"]] == ["intent", "done"]
+    assert (report["difference"], report["error"], report["findings"]) == (None, None, [])
+    waits = json.loads(json.dumps(report_facts(view_run(lake, WAITS))))
+    assert (waits["difference"], waits["published"]) == (DIFFERENCE, False)
+    failed = json.loads(json.dumps(report_facts(view_run(lake, "u-0b0b0b0b-1"))))
+    assert (failed["certificate"], failed["state"]) == (None, "failed")
+    # As the pages have it: a foreign error is told by its code.
+    assert failed["error"]["error"] == failed["steps"][-1]["detail"]["error"] == "CAP-BROKEN"
 
 
 def test_a_report_of_a_run_that_has_failed_at_once(lake):
@@ -415,6 +458,9 @@ def test_findings_of_the_ledger_are_in_the_report(lake):
     text = " ".join(page.texts)
     assert "CAP-CHANGED" in text
     assert "17" in text
+    [found] = json.loads(json.dumps(report_facts(view_run(lake, RUN))))["findings"]
+    assert (found["at"], found["audit"], found["version"]) == ("2024-06-01T00:00:00Z", "copy", 3)
+    assert (found["rows"][0]["code"], found["rows"][0]["expected"]) == ("CAP-CHANGED", {"n": 1})
     assert "n=1" in text
 
 
@@ -440,12 +486,12 @@ def test_a_violation_is_shown_on_the_stream_until_it_is_gone(lake):
     found_broken(lake, "another tape of that name", 1, day, worker=4)
     texts = list(pages(lake))
     for page in map(Page, texts):
-        page.require_harmless(scripts=1)
+        page.require_harmless(scripts=2)
     overview, stream = (" ".join(" ".join(Page(text).texts).split()) for text in texts[:2])
     assert re.search(r"✕ violation .*, w2\b", overview)
     assert stream.count("CAP-VIOLATION") == 2
     assert "Worker w2 breaks message: event 7:" in stream
-    assert "Found at commit 2, 2024-06-01 00:00:00" in stream
+    assert "Found at commit 2, 2024-06-01 00:00:00 UTC" in stream
     found_broken(lake, own, 0, day + timedelta(days=1), worker=3)
     found_broken(lake, own, 0, day + timedelta(days=1))
     assert all("CAP-VIOLATION" not in text for text in list(pages(lake))[1:2])
@@ -508,8 +554,10 @@ def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
         (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
     )
     text = steps(frontier_plot(view, known))
-    assert "written (UTC)" in text
-    assert "commit 1, 2024-05-01 01:00:00" in text
+    # The ticks have no day where all are of one, which the name of the axis has.
+    assert ">written (UTC, 2024-05-01)<" in text
+    assert ">03:00<" in text
+    assert "commit 1, 2024-05-01 01:00:00 UTC" in text
     assert "commit 2" not in text
     # After an hour of nine the line goes up, not after a third of the way.
     places = [float(x) for x in re.findall(r'class="band" x="([0-9.]+)"', text)]
@@ -518,6 +566,46 @@ def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
     assert "commit 2" in steps(frontier_plot(view, unknown))
     assert lag_plot(view, unknown) is None
     assert steps(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("hours", "axis"),
+    [
+        # Three commits of four came at once: over the clock, they would be a vertical line.
+        ((0, 0.01, 0.02, 9), "commit (half of them within 1 min 12 s)"),
+        ((0, 3, 6, 9), "written (UTC, 2024-05-01)"),
+        ((0, 30, 60, 90), "written (UTC, 2024)"),
+        ((0, 30 * 24, 60 * 24, 400 * 24), "written (UTC)"),
+    ],
+)
+def test_bursts_are_drawn_by_commit(lake, hours, axis):
+    view = view_stream(lake, NOTHING, "s")
+    assert isinstance(view, StreamHistory)
+    begin = datetime(2024, 5, 1, tzinfo=UTC)
+    known = CommitTimes(tuple(begin + timedelta(hours=hour) for hour in hours), (9, 9, 9, 9))
+    plot = frontier_plot(view, known)
+    assert plot is not None
+    assert plot.across.name == axis
+    # Either way, each place says when it was.
+    last = begin + timedelta(hours=hours[-1])
+    assert plot.marks[-1] == f"commit 3, {formatting.moment(last)} UTC"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "left_out"),
+    [
+        ("2013-03-01T06:00", "2013-03-01T18:00", ", 2013-03-01"),
+        ("2013-03-01T23:59:50", "2013-03-02T00:00:09", ", 2013-03-01 to 2013-03-02"),
+        ("2013-03-01", "2013-03-04", ", 2013"),
+        ("2013-12-30", "2014-01-09", ", 2013 to 2014"),
+        ("2013-01-01", "2013-12-31", ""),
+    ],
+)
+def test_an_axis_says_what_its_marks_leave_out(low, high, left_out):
+    event = Coordinate.of("event", Kind.TIMESTAMP)
+    moments = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (low, high))
+    ends = [int(at.timestamp()) * 1_000_000 for at in moments]
+    assert coordinate_axis(event, *ends).name == f"event (UTC{left_out})"
 
 
 def test_lags_are_those_of_the_table_of_workers(lake):
@@ -627,6 +715,63 @@ def test_everything_can_be_told_from_what_it_lies_on(name):
 
 
 # Texts
+
+
+@pytest.mark.parametrize(
+    ("value", "markup"),
+    [
+        (
+            "2013-03-01T06:30:00.000000Z",
+            '<time datetime="2013-03-01T06:30:00Z">2013-03-01 06:30 UTC</time>',
+        ),
+        (
+            "2013-03-01T06:30:05.250000Z",
+            '<time datetime="2013-03-01T06:30:05.250000Z">2013-03-01 06:30:05.250000 UTC</time>',
+        ),
+        ("2013-03-01T00:00:00Z", '<time datetime="2013-03-01T00:00:00Z">2013-03-01 UTC</time>'),
+        # Days and numbers are in no zone.
+        ("2013-03-01", "2013-03-01"),
+        (17, "17"),
+        ([3, "2013-03-01"], "(3, 2013-03-01)"),
+        ("<b>2013-03-01T00:00:00Z", "&lt;b&gt;2013-03-01T00:00:00Z"),
+        (["<b>"], "(&lt;b&gt;)"),
+        (None, ""),
+    ],
+)
+def test_times_on_pages_have_their_zone(value, markup):
+    assert escape(time_markup(value)) == markup
+
+
+def test_bounds_on_pages_are_those_of_texts():
+    since = "2013-03-01T06:30:00.000000Z"
+    expected = Markup("from {} to before {}").format(time_markup(since), "<b>")
+    assert bounds_markup(since, "<b>") == expected
+    assert (
+        bounds_markup(None, 17) == formatting.bounds_text(None, 17) == "from the start to before 17"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "frontier", "lag"),
+    [
+        (Kind.TIMESTAMP, datetime(2024, 5, 30, 9, tzinfo=UTC), "2 d 3 h"),
+        (Kind.TIMESTAMP, datetime(2024, 6, 9, tzinfo=UTC), "0 s"),
+        (Kind.DATE, datetime(2024, 5, 30, tzinfo=UTC), "2 d"),
+        (Kind.TIMESTAMP, None, ""),
+        (Kind.BIGINT, 17, ""),
+    ],
+)
+def test_a_frontier_is_behind_the_clock(kind, frontier, lag):
+    """Unless it is closed, or counts something else than time."""
+    coordinate = Coordinate.of("t", kind)
+    if isinstance(frontier, datetime):
+        frontier = int(frontier.timestamp()) * 1_000_000
+        frontier = frontier // 86_400_000_000 if kind is Kind.DATE else frontier
+    now = datetime(2024, 6, 1, 12, tzinfo=UTC)
+    view = SimpleNamespace(coordinate=coordinate, frontier=frontier)
+    assert formatting.length_text(coordinate, clock_lag(view, now)) == lag
+    view.frontier = coordinate.minimum
+    assert clock_lag(view, now) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import NoCoverage, view_coverage
 from capstan.reporting.frontier_history import POINTS, read_progress
 from capstan.reporting.html import environment
-from capstan.reporting.run_view import list_runs, view_run, view_tables
+from capstan.reporting.lists.table_view import list_tables, view_written
+from capstan.reporting.run_view import list_runs, view_run
 from capstan.reporting.stream_view import (
     NoView,
     StreamHistory,
@@ -533,7 +534,7 @@ def test_what_a_run_is_about_to_write_is_no_bare_gap(covered):
     assert view.states == ["covered", "waiting", "incomplete", "running", "dead"]
     by_state = {cell.state: cell for cell in view.cells}
     assert [by_state[name].runs for name in ("running", "dead", "waiting", "covered")] == [
-        ("t-00000003-1",), ("t-00000004-1",), ("t-00000005-1",), (),
+        ("t-00000003-1",), ("t-00000004-1",), ("t-00000005-1",), ("t-00000001-1",),
     ]  # fmt: skip
     # What is held cannot be filled by another run; what a dead one has left can.
     fillable = {cell.state for cell in view.cells if cell.fillable}
@@ -543,9 +544,9 @@ def test_what_a_run_is_about_to_write_is_no_bare_gap(covered):
     assert by_state["waiting"].workers == ("a", "b")
     drawn = environment().get_template("plots.html").module.coverage
     seen = {"t-00000003-1", "t-00000004-1"}
-    links = re.findall(r'<a href="([^"?]*)', str(drawn(view, "/fill", "/runs/", seen)))
+    links = re.findall(r'<a href="([^"?]*)', str(drawn(view, "/fill", "", seen)))
     assert links == ["/runs/t-00000003-1", "/fill"]
-    assert re.findall(r'<a href="([^"?]*)', str(drawn(view, "", "/runs/", seen))) == [
+    assert re.findall(r'<a href="([^"?]*)', str(drawn(view, "", "", seen))) == [
         "/runs/t-00000003-1", "/runs/t-00000004-1",
     ]  # fmt: skip
 
@@ -657,23 +658,32 @@ def test_tables_show_their_runs_and_writers(covered):
     other = Books(covered, "gone", covered.table("x"), _claims=20)
     other.published("x-00000006-1", [0, 3], days(1, 2))
     runs = {run.run for run in list_runs(covered)}
-    near, far = view_tables(covered, runs)
-    assert (far.target, far.streams, near.target) == (covered.table("x"), ["gone"], path)
+    near, far = list_tables(covered, runs)
+    assert (far.target, far.streams, near.target) == (covered.table("x"), ("gone",), path)
+    assert (near.runs, far.runs) == (3, 1)
+    [of_gone], _ = view_written(covered, runs, far.target, 1, 50)
     # Of a tape that is gone there are no labels.
-    assert far.written[0].workers == ("0", "3")
-    assert [(item.covered.run, item.workers, item.over) for item in near.written] == [
+    assert of_gone.workers == ("0", "3")
+    written, total = view_written(covered, runs, path, 1, 50)
+    assert (total, near.newest) == (3, written[0].at)
+    assert [(item.covered.run, item.workers, item.over) for item in written] == [
         ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
         ("t-00000001-1", ("a", "b"), True),
     ]  # fmt: skip
-    assert [(item.covered.transform, item.covered.code) for item in near.written] == [
+    assert [(item.covered.transform, item.covered.code) for item in written] == [
         ("by_day", "f00"), ("by_day", "f00"), ("", ""),
     ]  # fmt: skip
-    assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]
-    assert view_tables(covered, runs, "/elsewhere/y") == []
-    assert view_tables(covered, ()) == []
+    # A page says the same of a run as the whole list does.
+    assert [view_written(covered, runs, path, n, 2) for n in (1, 2, 3)] == [
+        (written[:2], 3), (written[2:], 3), ([], 3),
+    ]  # fmt: skip
+    assert view_written(covered, {"t-00000001-1"}, path, 1, 50) == (written[2:], 1)
+    assert view_written(covered, runs, "/elsewhere/y", 1, 50) == ([], 0)
+    assert list_tables(covered, ()) == []
     # Nothing stands in a table that is gone.
     shutil.rmtree(covered.table("x"))
-    assert view_tables(covered, runs) == [near]
+    assert list_tables(covered, runs) == [near]
+    assert view_written(covered, runs, far.target, 1, 50) == ([], 0)
 
 
 def _table(path, row):

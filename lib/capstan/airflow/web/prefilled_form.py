@@ -71,7 +71,11 @@ def hide_runs(plan: Json, visible: Collection[str]) -> dict[str, object]:
 def _field(name: str, param: Param, given: Sequence[str] | None) -> FormField:
     schema = param.schema
     kind = _kind(schema)
-    value = param.value if given is None else _read(kind, [text[:_LONGEST] for text in given])
+    if given is not None:
+        value = _read(kind, [text[:_LONGEST] for text in given])
+    else:
+        # A required field has no value until one is given.
+        value = param.value if param.has_value else None
     if isinstance(value, list | tuple):
         value = join_names(map(str, value))
     texts = schema.get("values_display") or {}

@@ -5,6 +5,7 @@ Names in a request are checked before any lookup, and permission is checked befo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -22,6 +23,7 @@ from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
+from capstan.airflow.web.run_query import Asked
 from capstan.airflow.web.security import (
     Permissions,
     capture_dag,
@@ -31,21 +33,20 @@ from capstan.airflow.web.security import (
     replay_dag,
 )
 from capstan.airflow.web.task_progress import informed
-from capstan.core.config import ProjectConfig, check_name
+from capstan.core.config import ProjectConfig, Replay, check_name
+from capstan.core.json_object import printed_json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import refresh_after
 from capstan.reporting.commit_history import read_commit_times
-from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
+from capstan.reporting.coverage_view import Coverage, require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
+from capstan.reporting.listings import report_facts
+from capstan.reporting.lists.paging import ListPage, part_of
+from capstan.reporting.lists.run_search import RunSearch
+from capstan.reporting.lists.table_view import list_tables, view_written
 from capstan.reporting.run_heads import RunHeads, read_heads
-from capstan.reporting.run_view import (
-    RunView,
-    list_claimed,
-    list_runs_of_stream,
-    view_run,
-    view_tables,
-)
+from capstan.reporting.run_view import RunView, list_claimed, view_run
 from capstan.reporting.stream_view import (
     StreamHistory,
     stream_names,
@@ -59,8 +60,10 @@ from capstan.storage.lake import Lake
 
 _NEWEST = 10
 _PER_PAGE = 50
-_PER_TABLE = 200
+_MOST_CHOICES = 100
 _activity = attrgetter("activity")
+
+PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 
 router = APIRouter()
 
@@ -130,13 +133,23 @@ class Visit:
 
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""
+        self.lake.require()
         every = read_heads(self.lake)
         return every.owned_by(self.permissions.owners(every.owners, self.declared))
 
-    def newest_runs(self, runs: RunHeads, begin: int, count: int) -> list[RunView]:
-        """A part of some runs; the first part begins with those that have only a claim."""
-        claimed = [] if begin else self.permissions.runs(list_claimed(self.lake), self.declared)
-        return informed([*claimed, *runs.views(begin, count)])
+    def found(self, runs: RunHeads, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
+        """A page of some runs as a search finds them, with what goes on with each."""
+        page = runs.page(search, number, size)
+        return replace(page, items=informed(page.items))
+
+    def newest(self, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
+        """The same of all runs; those that have only a claim come first."""
+        page = self.found(self.runs(), search, number, size)
+        if number > 1 or search != RunSearch(stream=search.stream):
+            return page
+        claimed = self.permissions.runs(list_claimed(self.lake), self.declared)
+        claimed = [run for run in claimed if not search.stream or search.stream in run.streams]
+        return replace(page, items=[*informed(claimed), *page.items])
 
     def visible_runs(self) -> set[str]:
         """Names of runs that the user may see; a run with only a claim belongs to its streams."""
@@ -145,8 +158,17 @@ class Visit:
         visible = [run.run for run in claimed if streams.issuperset(run.streams)]
         return {*self.runs().names, *visible}
 
+    def places(self, replays: Iterable[Replay]) -> dict[str, str]:
+        """The paths of the tables of declared replays, by replay; without those that have none."""
+        places: dict[str, str] = {}
+        for replay in replays:
+            with suppress(CapstanError):
+                places[replay.name] = target_path(self.lake, self.declared, replay.target)[0]
+        return places
+
     def run(self, name: str) -> RunView:
         """A run that the user may see."""
+        self.lake.require()
         view = view_run(self.lake, name)
         if not self.permissions.runs([view], self.declared):
             # As if it did not exist: names of runs reveal names of tables.
@@ -178,10 +200,10 @@ def overview(visit: Visited) -> Response:
         problems.append(error.summary())
     names = stream_names(lake, declared)
     visible = permissions.streams(names)
-    replays = [replay.name for replay in permissions.replays(declared.replays.values())]
+    replays = permissions.replays(declared.replays.values())
     runs = visit.runs() if not problems else None
-    newest = [] if runs is None else visit.newest_runs(runs, 0, _NEWEST)
-    covered = view_coverages(lake, declared, replays, informed=informed)
+    newest = [] if runs is None else visit.newest(RunSearch(), 1, _NEWEST).items
+    covered = view_coverages(lake, declared, [r.name for r in replays], informed=informed)
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
@@ -189,6 +211,7 @@ def overview(visit: Visited) -> Response:
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in visible]),
         replays=covered,
+        places=visit.places(replays),
         runs=newest,
         more=len(runs) if runs and len(runs) > _NEWEST else 0,
         refresh=refresh_after(
@@ -207,18 +230,19 @@ def stream(visit: Visited, name: str) -> Response:
     if not visit.permissions.stream(name):
         raise refuse()
     lake, declared = visit.lake, visit.declared
+    lake.require()
     if name not in stream_names(lake, declared):
         raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
     coordinates = view.tape.time_type.coordinates if isinstance(view, StreamHistory) else ()
-    runs = informed(visit.permissions.runs(list_runs_of_stream(lake, name), declared))
+    runs = visit.newest(RunSearch(stream=name), 1, _NEWEST)
     return visit.page(
         "stream.html",
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamHistory) else None,
         course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
         runs=runs,
-        refresh=refresh_after(map(_activity, runs)),
+        refresh=refresh_after(map(_activity, runs.items)),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         dag=capture_dag(name),
     )
@@ -226,20 +250,29 @@ def stream(visit: Visited, name: str) -> Response:
 
 @router.get("/replays/{name}")
 def replay(
-    visit: Visited, name: str, year: Annotated[int | None, Query(ge=1, le=9999)] = None
+    visit: Visited,
+    name: str,
+    year: Annotated[int | None, Query(ge=1, le=9999)] = None,
+    at: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """One declared replay: its coverage as a calendar, with gaps to fill."""
+    """One declared replay: its coverage as a calendar, with gaps to fill, and a cell's runs."""
     check_name("replay", name)
     configured = visit.declared.replays.get(name)
     if configured is None or not visit.permissions.replays([configured]):
         # A replay that is not declared has no DAG to check permission for.
         raise refuse()
+    visible = visit.visible_runs()
     view = view_coverage(visit.lake, visit.declared, name, year=year, informed=informed)
+    cell = view.cell(at) if isinstance(view, Coverage) else None
+    named = visit.runs().named(cell.runs if cell is not None else ())
     return visit.page(
         "replay.html",
         view=view,
         refresh=refresh_after(view.states),
-        seen=visit.visible_runs(),
+        seen=visible,
+        cell=cell,
+        runs=visit.found(named, RunSearch(), 1, _PER_PAGE),
+        places=visit.places([configured]),
         may_fill=visit.permissions.may_replay(),
         dag=replay_dag(configured),
     )
@@ -247,38 +280,51 @@ def replay(
 
 @router.get("/tables")
 def tables(
-    visit: Visited, target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None
+    visit: Visited,
+    target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None,
+    page: PageNumber = 1,
 ) -> Response:
     """Tables that replays have written, or one of them with its published runs."""
-    replays: dict[str, list[str]] = {}
-    for replay in visit.permissions.replays(visit.declared.replays.values()):
-        path, _ = target_path(visit.lake, visit.declared, replay.target)
-        replays.setdefault(path, []).append(replay.name)
-    return visit.page(
-        "tables.html",
-        "" if target else "/tables",
+    visible = visit.visible_runs()
+    if target is not None:
         # Compared with paths of the ledger; never opened as a path.
-        tables=view_tables(visit.lake, visit.visible_runs(), target),
-        target=target,
-        replays=replays,
-        shown=_PER_TABLE,
+        written, total = view_written(visit.lake, visible, target, page, _PER_PAGE)
+        fields = {"target": target}
+        return visit.page(
+            "table.html", target=target, written=ListPage(written, page, _PER_PAGE, total, fields)
+        )
+    replays: dict[str, list[str]] = {}
+    for name, path in visit.places(
+        visit.permissions.replays(visit.declared.replays.values())
+    ).items():
+        replays.setdefault(path, []).append(name)
+    listed = list_tables(visit.lake, visible)
+    return visit.page(
+        "tables.html", "/tables", replays=replays, tables=part_of(listed, page, _PER_PAGE)
     )
 
 
 @router.get("/runs")
-def runs(visit: Visited, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> Response:
-    """All runs, newest first."""
-    rows = visit.runs()
-    begin = (page - 1) * _PER_PAGE
-    shown = visit.newest_runs(rows, begin, _PER_PAGE)
+def runs(visit: Visited, asked: Asked) -> Response:
+    """Runs as a search finds them, by default all, newest first."""
+    known, search = visit.runs(), asked.search
+    choices = [
+        (name, title, values[:_MOST_CHOICES])
+        for name, title, values in (
+            ("stream", "Stream", known.streams),
+            ("table", "Table", known.tables),
+            ("state", "State", known.states),
+        )
+    ]
+    shown = visit.newest(search, asked.page, _PER_PAGE)
     return visit.page(
         "runs.html",
         "/runs",
+        known=len(known) or len(shown.items),
+        search=search,
+        choices=choices,
         runs=shown,
-        refresh=refresh_after(map(_activity, shown)),
-        total=len(rows),
-        page=page,
-        more=len(rows) > begin + _PER_PAGE,
+        refresh=refresh_after(map(_activity, shown.items)),
     )
 
 
@@ -301,6 +347,17 @@ def report(visit: Visited, name: str) -> Response:
             "Content-Disposition": f'attachment; filename="{view.run}.html"',
             "Content-Security-Policy": report_policy(),
         },
+    )
+
+
+@router.get("/runs/{name}/report.json")
+def report_json(visit: Visited, name: str) -> Response:
+    """The report of a run as JSON: its certificate with its steps, audits and findings."""
+    view = visit.run(name)
+    return Response(
+        printed_json(report_facts(view)),
+        media_type="application/json",
+        headers={"Content-Disposition": f'attachment; filename="{view.run}.json"'},
     )
 
 

@@ -25,7 +25,7 @@ from capstan.airflow.settings import dag_id
 from capstan.core.config import ProjectConfig, Replay, check_name, split_streams
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.errors.translation import to_capstan_error
-from capstan.reporting.html import render
+from capstan.reporting.html import inline_style, render, report_policy
 from capstan.reporting.run_view import Owner, RunView
 
 HEADERS = {
@@ -201,7 +201,12 @@ def _page(request: Request, status: int, error: dict[str, object]) -> Response:
     login = f"{airflow}/" if status == 401 else ""
     heading = _HEADINGS.get(status, "Error")
     values = {"heading": heading, "error": error, "login": login, "here": "", "lake": ""}
-    return HTMLResponse(rendered(request, "error.html", **values), status)
+    page = rendered(request, "error.html", style=inline_style(), **values)
+    response = HTMLResponse(page, status)
+    if login:
+        framed = "frame-ancestors 'self'"
+        response.headers["Content-Security-Policy"] = f"{report_policy()}; {framed}"
+    return response
 
 
 def rendered(request: Request, template: str, **values: object) -> str:

@@ -46,6 +46,14 @@
     }
   });
 
+  // A bar says that the following page is on its way.
+  window.addEventListener("beforeunload", () => {
+    root.dataset.loading = "";
+  });
+  window.addEventListener("pageshow", () => {
+    delete root.dataset.loading;
+  });
+
   // The names in a comma-separated list; one with a comma or outer blanks is quoted.
   const listed = (text) => {
     const one = /\s*(?:"((?:[^"]|"")*)"|([^,"\s][^,]*?)?)\s*(?:,|$)/y;

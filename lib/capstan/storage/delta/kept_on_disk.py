@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from capstan.core.json_object import Json
 
-FORMAT = 2
+FORMAT = 3
 """To be raised when a kept value means something else."""
 
 _MOST_BYTES = 1 << 30

@@ -34,7 +34,8 @@ from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
 from capstan.reporting import listings
 from capstan.reporting.html import render
-from capstan.reporting.run_view import list_runs_of_stream, view_tables
+from capstan.reporting.lists.table_view import list_tables
+from capstan.reporting.run_view import list_runs_of_stream
 from capstan.reporting.summaries import certificate_facts, plan_facts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -552,8 +553,8 @@ def test_runs_of_several_streams_are_those_of_each(two: Two) -> None:
         assert len(list_runs_of_stream(two.lake, name)) == actual
     [run] = list_runs_of_stream(two.lake, "payments")
     assert run.streams == ("orders_eu", "payments")
-    [table] = view_tables(two.lake, [run.run])
-    assert table.streams == ["orders_eu", "payments"]
+    [table] = list_tables(two.lake, [run.run])
+    assert table.streams == ("orders_eu", "payments")
     rows = listings.run_rows(two.lake, two.declarations, None, "payments")
     assert [row["run"] for row in rows] == [run.run]
     page = render(

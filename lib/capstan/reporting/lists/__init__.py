@@ -1,0 +1,1 @@
+"""Long lists on pages: what they are narrowed to, and their pages."""

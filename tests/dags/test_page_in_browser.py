@@ -1,0 +1,149 @@
+"""The pages in a browser, without Airflow around them: zones, narrow windows, keys."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from capstan.airflow.web.plugin import PREFIX
+from tests.dags import test_page as of_pages
+from tests.support.browser import browsing, find_browser, new_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, Page, Route
+    from starlette.testclient import TestClient
+
+pytestmark = pytest.mark.dags
+
+auth, lake, client, seeing = of_pages.auth, of_pages.lake, of_pages.client, of_pages.seeing
+ALL, RUN = of_pages.ALL, of_pages.RUN
+ADDRESS = "http://testserver"
+NARROW = 390
+# The folder's settings for Airflow leave out what the environment says of Capstan.
+PICTURES = os.environ.get("CAPSTAN_SCREENSHOTS")
+SHOWN = (
+    "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", "/runs/by_day-0b0b0b0b-1",
+    "/tables", "/fill?stream=little&into=by_day", "/nowhere",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with browsing(program) as actual:
+        yield actual
+
+
+def served(page: Page, client: TestClient) -> Page:
+    """A page that this process serves, to whom the client is logged in as."""
+
+    def answer(route: Route) -> None:
+        asked = urlsplit(route.request.url)
+        given = client.get(f"{asked.path}?{asked.query}")
+        headers = {name: value for name, value in given.headers.items() if name != "content-length"}
+        route.fulfill(status=given.status_code, headers=headers, body=given.content)
+
+    page.context.route(f"{ADDRESS}/**", answer)
+    return page
+
+
+def choose_zone(page: Page, zone: str) -> None:
+    """What Airflow's selector does, in another document of the same origin."""
+    other = page.context.new_page()
+    other.goto(f"{ADDRESS}{PREFIX}/tables")
+    other.evaluate("zone => localStorage.setItem('timezone', JSON.stringify(zone))", zone)
+    other.close()
+
+
+def test_times_are_in_the_zone_that_airflow_has_chosen(
+    browser: Browser, seeing: Callable[..., TestClient]
+) -> None:
+    page = served(new_page(browser), seeing(*ALL))
+    page.goto(f"{ADDRESS}{PREFIX}/runs/{RUN}")
+    at = page.locator("p time").first
+    # The browser's own zone, as long as none was chosen.
+    assert at.inner_text() == "2024-01-01 00:00:04 UTC"
+    assert at.get_attribute("title") is None
+    choose_zone(page, "America/New_York")
+    page.get_by_text("2023-12-31 19:00:04 EST").first.wait_for()
+    assert at.get_attribute("title") == "2024-01-01 00:00:04 UTC"
+    assert at.get_attribute("datetime") == "2024-01-01T00:00:04Z"
+    # Also in what is opened, or put into the page, later.
+    page.goto(f"{ADDRESS}{PREFIX}/streams/little")
+    frontier = page.locator("dd time").first
+    assert frontier.inner_text() == "2024-05-04 20:00 EDT"
+    assert frontier.get_attribute("title") == "2024-05-05 UTC"
+    page.evaluate(
+        "document.querySelector('h1').insertAdjacentHTML('afterend',"
+        " '<p id=new><time datetime=2024-05-01T12:30:05.250000Z>2024-05-01 12:30:05.250000 UTC')"
+    )
+    page.get_by_text("2024-05-01 08:30:05.250000 EDT").wait_for()
+    for zone, shown in {
+        "Asia/Kathmandu": "2024-05-01 18:15:05.250000 GMT+5:45",
+        "No/Where": "2024-05-01 12:30:05.250000 UTC",
+    }.items():
+        choose_zone(page, zone)
+        page.locator("#new", has_text=shown).wait_for()
+    assert page.locator("#new time").get_attribute("title") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_narrow_window(
+    browser: Browser, seeing: Callable[..., TestClient], tmp_path: Path, scheme: str
+) -> None:
+    pictures = Path(PICTURES or tmp_path)
+    client = seeing(*ALL)
+    for width in (NARROW, 1440):
+        page = served(new_page(browser, scheme=scheme, width=width), client)  # type: ignore[arg-type]
+        for path in SHOWN:
+            page.goto(f"{ADDRESS}{PREFIX}{path}")
+            name = path.strip("/").split("?")[0].replace("/", "-") or "overview"
+            page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+
+
+def test_pages_can_be_read_by_others_than_eyes(
+    browser: Browser, seeing: Callable[..., TestClient]
+) -> None:
+    page = served(new_page(browser), seeing(*ALL))
+    for path in SHOWN:
+        page.goto(f"{ADDRESS}{PREFIX}{path}")
+        found = page.evaluate(
+            """() => {
+              const all = (selector) => [...document.querySelectorAll(selector)];
+              const ids = all("[id]").map((e) => e.id);
+              return {
+                headings: all("h1").length,
+                empty: all("th, h1, h2, h3, a, button").filter(
+                  (e) => !e.textContent.trim() && !e.getAttribute("aria-label")).length,
+                unnamed: all("input:not([type=hidden]), select").filter(
+                  (e) => !e.labels.length).map((e) => e.name),
+                twice: ids.filter((id, i) => ids.indexOf(id) !== i),
+                nowhere: all("[aria-labelledby]").filter(
+                  (e) => !document.getElementById(e.getAttribute("aria-labelledby"))).length,
+                levels: all("h1, h2, h3").map((e) => Number(e.tagName[1])),
+                plain: all("svg").filter((e) => !e.getAttribute("aria-label")).length,
+              };
+            }"""
+        )
+        levels = found.pop("levels")
+        assert found == {
+            "headings": 1, "empty": 0, "unnamed": [], "twice": [], "nowhere": 0, "plain": 0,
+        }, path  # fmt: skip
+        # No heading skips a level.
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "content", path
