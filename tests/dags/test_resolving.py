@@ -65,6 +65,21 @@ def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
 
 
+def test_a_declared_replay_is_enough(setting: Settings) -> None:
+    actual = resolve(setting, filled({"replay": "by_day", "stream": None, "into": " ", "mode": ""}))
+    bounds = {"since": "2024-05-01T00:00:00+00:00", "until": "2024-05-06T00:00:00+00:00"}
+    expected = {**DAY, **bounds, "replay": "by_day", "transform": "by_day"}
+    assert actual == read_request(expected)
+    # One bound is given, the other one is as declared; and so is how the target changes.
+    part = resolve(setting, {"replay": "by_day", "since": "2024-05-04"})
+    assert (part.since, part.until) == ("2024-05-04", bounds["until"])
+    assert resolve(setting, {"replay": "some"}) == resolve(setting, SOME)
+    for given, key in (({"into": "t"}, "stream"), ({"stream": "little"}, "into"), ({}, "stream")):
+        with pytest.raises(InvalidRequestError, match="nor a declared replay is chosen") as caught:
+            resolve(setting, given)
+        assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
+
+
 def test_the_rule_of_a_merge_is_always_as_declared(setting: Settings) -> None:
     fields = {"stream": "little", "into": "changed", "mode": "merge", "replay": "changed"}
     actual = resolve(setting, fields)

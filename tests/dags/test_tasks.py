@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, DownstreamTasksSkipped
 from airflow.sdk.types import TaskInstanceKey
 
+from capstan.airflow import CapstanTaskGroup, PlanOperator
+from capstan.airflow.dags.audit import ListAuditsOperator
 from capstan.airflow.lake_queries import preview_request, read_request
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
@@ -117,6 +122,99 @@ def test_a_plan_refuses_what_cannot_be_meant(
 ) -> None:
     with pytest.raises(TaskRefusedError, match=f"^{code}: "):
         execute(planner(setting, fields(**more)), context())
+
+
+SOME = """
+  some:
+    {stream: little, target: some, workers: [a, "1"], since: 2024-05-01, until: 2024-05-03}
+"""
+
+
+@pytest.fixture
+def declared(taped: Place, tmp_path: Path) -> Settings:
+    """Declarations with a replay of workers `a` and `b`, the second by its number."""
+    streams = tmp_path / "streams.yaml"
+    text = taped.streams.read_text(encoding="utf-8") + SOME.lstrip("\n")
+    streams.write_text(text, encoding="utf-8")
+    return read_settings(DAGS / "any.py", config=streams)
+
+
+def test_a_declared_replay_is_played_in_part_or_whole(
+    declared: Settings, execute: Any, context: Any
+) -> None:
+    plan = execute(planner(declared, {"replay": "some"}), context())["plan"]
+    assert (plan["workers"], plan["target"]) == (["a", "b"], "some")
+    assert (plan["since"][:10], plan["until"][:10]) == ("2024-05-01", "2024-05-03")
+    part = {"replay": "some", "workers": ["1"], "since": "2024-05-02T05:00:00Z"}
+    plan = execute(planner(declared, part), context())["plan"]
+    assert (plan["workers"], plan["since"][:13]) == (["b"], "2024-05-02T05")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"workers": ["c"]}, "has workers a, 1, not c"),
+        ({"workers": ["a", "2"]}, "has workers a, 1, not c"),
+        ({"since": "2024-04-30"}, "has since 2024-05-01T00:00:00+00:00, not 2024-04-30"),
+        ({"until": "2024-05-03T01:00Z"}, "has until 2024-05-03T00:00:00+00:00, not 2024-05-03T01"),
+        (
+            {"since": "2024-04-30", "until": "2024-05-04"},
+            "has times 2024-05-01T00:00:00+00:00 to 2024-05-03T00:00:00+00:00, not 2024-04-30 to",
+        ),
+        ({"into": "other"}, "has into some, not other"),
+    ],
+)
+def test_a_declared_replay_binds_workers_times_and_target(
+    declared: Settings, more: dict[str, object], said: str, execute: Any, context: Any
+) -> None:
+    asked = {"replay": "some", "partial": True, **more}
+    with pytest.raises(TaskRefusedError, match=f"^CAP-REQUEST: replay some {re.escape(said)}"):
+        execute(planner(declared, asked), context())
+
+
+def test_a_form_names_no_target_outside_of_the_roots(
+    setting: Settings, tmp_path: Path, execute: Any, context: Any
+) -> None:
+    roots = replace(setting.declarations, roots=(str(tmp_path),))
+    other = replace(setting, declarations=roots)
+    for given, into in ((setting, "/etc/x"), (setting, f"{tmp_path}/x"), (other, "planned")):
+        with pytest.raises(TaskRefusedError, match="^CAP-ROOT: .*targets.roots"):
+            execute(planner(given, fields(into=into, until="2024-05-02")), context())
+    request = execute(planner(other, fields(into=f"{tmp_path}/x", until="2024-05-02")), context())
+    assert request["request"]["into"] == f"{tmp_path}/x"
+    audit = {"stream": "little", "target": "/etc/x", "runs": None}
+    with pytest.raises(TaskRefusedError, match="^CAP-ROOT: "):
+        where = {**context(), "params": audit}
+        execute(ListAuditsOperator(task_id="plan", settings=setting), where)
+
+
+@pytest.mark.parametrize("kind", ["operator", "group"])
+def test_a_template_over_parameters_names_no_target_outside_of_the_roots(
+    taped: Place, kind: str, tmp_path: Path, execute: Any, context: Any
+) -> None:
+    def plan(target: str) -> Any:
+        with DAG("theirs", schedule=None):
+            given = {"stream": "little", "target": target, "since": "{{ params.since }}"}
+            if kind == "operator":
+                task: Any = PlanOperator(task_id="plan", attempt="a", **given)
+            else:
+                group = CapstanTaskGroup("g", until="2024-05-02", **given)  # type: ignore[arg-type]
+                task = group.children["g.plan"]
+        where = context()
+        where["params"] = {"into": f"{tmp_path}/x", "since": "2024-05-01"}
+        task.render_template_fields({**where, "dag_run": SimpleNamespace(conf=where["params"])})
+        return execute(task, where)["request"]["into"]
+
+    for template in ("{{ params.into }}", "{{ dag_run.conf['into'] }}"):
+        with pytest.raises(TaskRefusedError, match="^CAP-ROOT: "):
+            plan(template)
+    # What the DAG itself names is free.
+    for own in (f"{tmp_path}/x", f"{{{{ '{tmp_path}' }}}}/x"):
+        if kind == "operator":
+            assert plan(own) == f"{tmp_path}/x"
+            continue
+        with pytest.raises(DownstreamTasksSkipped):
+            plan(own)
 
 
 def test_a_plan_waits_where_it_is_asked_to(setting: Settings, execute: Any, context: Any) -> None:

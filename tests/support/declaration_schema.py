@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from capstan.core.config.loading.loader import ROOTS
 from capstan.core.config.models import SCHEMA, Stream, Target
 from capstan.core.config.replays import Replay
 from capstan.core.config.transforms import Transform
@@ -44,6 +45,16 @@ def declaration_schema() -> dict[str, Any]:
         if not schema["required"]:
             entry = {"anyOf": [entry, {"type": "null"}]}
         sections[section] = {"type": ["object", "null"], "additionalProperties": entry}
+    # As a list it names no target.
+    listed = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]
+    target = sections["targets"]["additionalProperties"]
+    sections["targets"]["properties"] = {
+        ROOTS: {
+            "description": "Folders and URIs below which a form of Airflow may name targets; by "
+            "default the lake.",
+            "anyOf": [*listed, *target["anyOf"]],
+        }
+    }
     return {
         "$schema": _DIALECT,
         "title": "Capstan declarations",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from capstan.airflow.settings import Settings
 from capstan.capture.synthetic import stall_check
-from capstan.core.config import Replay, joined_streams, parse_streams, split_streams
+from capstan.core.config import Replay, check_name, joined_streams, parse_streams, split_streams
 from capstan.core.config.loading.validation import read_model
 from capstan.core.config.loading.validation import read_request as checked_request
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
@@ -18,7 +18,8 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request, with_stream
-from capstan.replay.planning.target_places import target_path
+from capstan.replay.planning.requested import require_declared_part
+from capstan.replay.planning.target_places import require_below_roots, target_path
 from capstan.replay.preview import Preview, preview
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage
@@ -39,13 +40,16 @@ def read_request(fields: GivenFields) -> Request:
     return checked_request(Request, own)
 
 
-def resolve(settings: Settings, fields: GivenFields) -> Request:
+def resolve(settings: Settings, fields: GivenFields, *, bound: bool = False) -> Request:
     """The request of a form or a schedule, completed from the declared replay that it names.
 
     If a declared replay into a table requires approval, every run into that table does, whatever
-    replay it belongs to. See `Replay.complete` for the fields.
+    replay it belongs to. See `Replay.complete` for the fields. A target that is `bound` has to be
+    below one of the declared roots.
     """
-    given = read_request(_with_streams(settings, fields))
+    given = read_request(_with_declared(settings, _with_streams(settings, fields)))
+    if bound:
+        require_below_roots(Lake.at(settings.lake), settings.declarations, given.into)
     if not given.approve and approving_replay(settings, given.into) is not None:
         given = replace(given, approve=True)
     if given.replay is None:
@@ -53,11 +57,35 @@ def resolve(settings: Settings, fields: GivenFields) -> Request:
     return settings.declarations.replay(given.replay).complete(given)
 
 
+def _with_declared(settings: Settings, fields: GivenFields) -> GivenFields:
+    """The fields of a form, with the stream, target and mode of the declared replay that it names.
+
+    The declared values of its other fields, `Replay.complete` fills in.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    name = given.get("replay")
+    if name is not None:
+        declared = settings.declarations.replay(check_name("replay", str(name)))
+        usual = {"into": declared.target, "mode": str(declared.mode)}
+        if "streams" not in given:
+            usual["stream"] = declared.stream
+        return {**usual, **given}
+    for key, what in (("stream", "stream"), ("into", "target")):
+        if key not in given and (key != "stream" or "streams" not in given):
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"neither a {what} nor a declared replay is chosen",
+                f"choose a {what}, or a declared replay, which has one",
+                key=key,
+            )
+    return given
+
+
 def _with_streams(settings: Settings, fields: GivenFields) -> GivenFields:
     """The fields of a form, with its streams by key, or those of the declared replay that it names.
 
-    The field `stream` of a form is never empty. It does not count beside streams that are given,
-    and is any of those that are declared.
+    The field `stream` does not count beside streams that are given, and is any of those that are
+    declared.
     """
     keyed = streams_of(fields)
     if keyed:
@@ -123,7 +151,11 @@ def preview_request(settings: Settings, request: Request) -> Preview:
     """The preview of a replay."""
     lake = Lake.at(settings.lake)
     lake.require()
-    return preview(lake, settings.declarations, request)
+    previewed = preview(lake, settings.declarations, request)
+    if request.replay is not None:
+        plan, declared = previewed.plan, settings.declarations.replay(request.replay)
+        require_declared_part(plan.inputs, plan.box, plan.request, declared)
+    return previewed
 
 
 def interrupted_request(settings: Settings, request: Request, saved: object) -> Request | None:
@@ -225,7 +257,9 @@ def table_audit_request(settings: Settings, params: GivenFields) -> dict[str, ob
     request = {name: params[name] for name in fields if params.get(name) not in (None, "", [])}
     request["table"] = params["target"]
     audit = read_model(TableAudit, request, "CAP-REQUEST")
-    plan_against(Lake.at(settings.lake), settings.declarations, audit)
+    lake = Lake.at(settings.lake)
+    require_below_roots(lake, settings.declarations, audit.table)
+    plan_against(lake, settings.declarations, audit)
     return request
 
 

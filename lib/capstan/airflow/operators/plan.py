@@ -88,10 +88,7 @@ def preview_run(operator: CapstanSubmitOperator, context: Context, fields: Given
     from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
 
     settings, store = operator.settings, context.get("task_state_store")
-    replay = fields.get("replay")
-    if replay and fields.get("stream") is None and fields.get("streams") is None:
-        fields = {**fields, "stream": settings.declarations.replay(str(replay)).stream}
-    request = resolve(settings, fields)
+    request = resolve(settings, fields, bound=operator.named_by_run)
     saved = None if store is None else store.get(_PINNED)
     earlier = interrupted_request(settings, request, saved)
     if earlier is not None:
@@ -170,6 +167,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
         self.plan = ""
         self.fields: GivenFields = {} if fields is None or callable(fields) else fields
         self._fields_of = fields if callable(fields) else None
+        self.named_by_run = self._fields_of is not None
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, and return the XComs for the next tasks."""

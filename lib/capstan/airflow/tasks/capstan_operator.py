@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ _ARGUMENTS = frozenset(
     {"stream", "target", "replay", "workers", "since", "until", "fields", "runs", "table"}
     | {"attempt", "lake", "config"}
 )
+_PARAMETERS = re.compile(r"\b(params|conf)\b")
 
 
 class CapstanOperator(BaseOperator):
@@ -24,6 +26,9 @@ class CapstanOperator(BaseOperator):
     None of its arguments is left out by a template that renders to nothing. Without its `until`,
     for example, a replay would play all times.
     """
+
+    named_by_run = False
+    """Whether who triggers a run names its target: by a form, or by parameters in a template."""
 
     def __init__(
         self,
@@ -67,9 +72,17 @@ class CapstanOperator(BaseOperator):
         given = {name: getattr(parent, name) for name in names if name in _ARGUMENTS}
         super()._do_render_template_fields(parent, names, *rest, **named)
         if parent is self:
+            self.named_by_run |= _reads_parameters(given)
             with as_task():
                 for name, before in given.items():
                     require_rendered(name, before, getattr(parent, name))
+
+
+def _reads_parameters(arguments: Mapping[str, Any]) -> bool:
+    """Whether the target among arguments is a template that reads the parameters of a run."""
+    fields = arguments.get("fields")
+    targets = [arguments.get("target"), fields.get("into") if isinstance(fields, Mapping) else None]
+    return any("{" in target and _PARAMETERS.search(target) for target in map(str, targets))
 
 
 def require_rendered(name: str, given: object, rendered: object) -> None:

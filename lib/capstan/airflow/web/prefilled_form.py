@@ -55,7 +55,7 @@ def streams_in(fields: Sequence[FormField]) -> tuple[str, ...]:
 def plan_of(settings: Settings, fields: Sequence[FormField]) -> dict[str, object]:
     """The plan of the replay in the form, as `capstan plan` prints it."""
     values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
-    return preview_request(settings, resolve(settings, filled(values))).to_json()
+    return preview_request(settings, resolve(settings, filled(values), bound=True)).to_json()
 
 
 def hide_runs(plan: Json, visible: Collection[str]) -> dict[str, object]:

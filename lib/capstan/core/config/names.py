@@ -89,6 +89,15 @@ def check_declared_target(text: str) -> str:
     raise _refused("target", text, "is the name of a table in a catalog", hint)
 
 
+def check_root(text: str) -> str:
+    """Return a folder or URI below which forms may name targets, as `check_target` returns it."""
+    problem = _path_problem(text)
+    if problem is None:
+        return one_spelling(text).rstrip("/")
+    hint = "give a folder such as /data/tables, or a URI such as s3a://bucket/tables"
+    raise _refused("root", text, f"cannot be a root: {problem}", hint)
+
+
 def is_catalog_name(text: str) -> bool:
     """Whether `text` is the name of a table in a catalog, with its schema, that needs no quotes."""
     return _IN_CATALOG.fullmatch(text) is not None and "." in normalised(text)

@@ -150,11 +150,17 @@ class Replay(Declared):
         same = {name: getattr(self, name) for name in (*_SAME, *OPTIONS)}
         return {"stream": self.stream, "streams": self.keyed, "into": self.target, **same}
 
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The bounds of its times, as a request has them."""
+        return {"since": _text_of(self.since), "until": _text_of(self.until)}
+
     def complete(self, given: Given) -> Given:
         """The request of a run of it, with the declared values of the fields that are left out.
 
         If the replay follows, so does a run without times of its own; a run with times repairs a
-        part. Workers are free to choose; what else is given is as declared.
+        part. A run may have a part of the workers and of the times, which the plan checks, as a
+        tape says what they are; what else is given is as declared.
 
         Raises:
             InvalidRequestError: `CAP-REQUEST`: A field is declared otherwise.
@@ -166,7 +172,8 @@ class Replay(Declared):
         times = (run.since, run.until, run.known_at, run.as_of)
         declared["follow"] = run.follow and self.follow
         if self.follow is not None and all(t is None for t in times) and not run.partial:
-            declared["follow"], added["since"] = self.follow, _text_of(self.since)
+            declared["follow"] = self.follow
+        added |= {name: text for name, text in self.bounds.items() if getattr(run, name) is None}
         for one in dataclasses.fields(run):
             if one.name not in declared:
                 continue
@@ -174,14 +181,18 @@ class Replay(Declared):
             if own == one.default and one.name not in _ALWAYS_GIVEN:
                 added[one.name] = value
             elif own != value:
-                raise InvalidRequestError(
-                    "CAP-REQUEST",
-                    f"replay {self.name} has {one.name} {_shown(value)}, not {_shown(own)}",
-                    "use the declared value, or choose no declared replay",
-                    key=one.name,
-                )
+                raise self.otherwise(one.name, value, own)
         completed: Given = dataclasses.replace(run, **added)
         return completed
+
+    def otherwise(self, key: str, declared: object, given: object) -> InvalidRequestError:
+        """The error for a run of it that is given another value than the declared one."""
+        return InvalidRequestError(
+            "CAP-REQUEST",
+            f"replay {self.name} has {key} {_shown(declared)}, not {_shown(given)}",
+            "use the declared value, or choose no declared replay",
+            key=key,
+        )
 
     @property
     def inputs(self) -> tuple[str, ...]:

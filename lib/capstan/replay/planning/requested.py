@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from capstan.core.config import ProjectConfig, Target, source_of
+from capstan.core.config import ProjectConfig, Replay, Target, source_of
 from capstan.core.config.loading.registry import transforms
 from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
@@ -14,10 +14,11 @@ from capstan.replay.planning.computation import Computation, CopyComputation, Tr
 from capstan.replay.planning.lookup_input import Pin, at_pins, lookups_of, pin_lookups
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import Inputs
+from capstan.replay.planning.stream_input import Inputs, workers_for
 from capstan.replay.snapshots import Snapshot
 from capstan.storage.lake import Lake
 from capstan.storage.tape.grains import require_whole_steps
+from capstan.storage.tape.worker_choice import WorkerChoice
 
 _INTERVAL = (
     "; if an Airflow template gave both, the run has no data interval: schedule its DAG with a "
@@ -43,6 +44,25 @@ def requested_box(inputs: Inputs, request: Request) -> Box:
             + _INTERVAL * (box.since == box.until),
         )
     return box
+
+
+def require_declared_part(inputs: Inputs, box: Box, request: Request, declared: Replay) -> None:
+    """Check that a run of a declared replay has no other workers and times than that has."""
+    for stream in inputs:
+        names = workers_for(stream.source, declared, inputs.worker_source)
+        choice = WorkerChoice.among(stream.labels)
+        known = set(map(choice.worker, names or ()))
+        others = [label for number, label in stream.workers.items() if number not in known]
+        if names is not None and others:
+            raise declared.otherwise("workers", tuple(names), tuple(others))
+    bounds = requested_box(inputs, replace(request, **declared.bounds))
+    for key, own in declared.bounds.items():
+        part = replace(box, **{key: getattr(bounds, key)})
+        if bounds.intersect(box) != box and bounds.intersect(part) == part:
+            raise declared.otherwise(key, own, getattr(request, key))
+    if bounds.intersect(box) != box:
+        given = f"{request.since} to {request.until}"
+        raise declared.otherwise("times", " to ".join(map(str, declared.bounds.values())), given)
 
 
 def _known(stream: str, time_type: TimeType, epoch: int) -> Box:

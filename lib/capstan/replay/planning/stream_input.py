@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from operator import attrgetter
 
-from capstan.core.config import source_of
+from capstan.core.config import Replay, source_of
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -153,10 +153,15 @@ def open_inputs(
         # Two sources that read one stream read it at one cut, whatever is captured meanwhile.
         cut = found.get((stream, commit)) or index.find_cut(tape, commit)
         found[stream, commit] = cut
-        chosen = request.workers if not source or kept in (None, source_of(source)) else None
-        inputs.append(_input(source, tape, cut, request.workers_of.get(source, chosen)))
+        inputs.append(_input(source, tape, cut, workers_for(source, request, kept)))
     _require_same_times(inputs)
     return Inputs(tuple(inputs), kept)
+
+
+def workers_for(source: str, chosen: Request | Replay, kept: str | None) -> Sequence[str] | None:
+    """The workers that a request, or a declared replay, chooses of a stream; None for all."""
+    shared = chosen.workers if not source or kept in (None, source_of(source)) else None
+    return chosen.workers_of.get(source, shared)
 
 
 def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from capstan.core.config import ProjectConfig, Target
-from capstan.core.config.names import is_catalog_name, normalised
+from capstan.core.config.loading.loader import ROOTS
+from capstan.core.config.names import is_catalog_name, normalised, one_spelling
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
 from capstan.spark.safe_commits import require_safe_commits
@@ -84,6 +86,37 @@ def target_path(lake: Lake, config: ProjectConfig, into: str) -> tuple[str, Targ
     path = places.get(into) or lake.table(into)
     name = into if into in places else next((n for n, at in places.items() if at == path), None)
     return lake.target(path), config.targets[name] if name is not None else None
+
+
+def require_below_roots(lake: Lake, config: ProjectConfig, into: str) -> None:
+    """Check that a target that a form names is below a declared root, links in folders resolved.
+
+    What the file itself names is free: declared targets, and those of declared replays. So are
+    tables in catalogs, whose places the catalogs say.
+    """
+    config.require_sound("targets", ROOTS)
+    roots = config.roots or (lake.root,)
+    path, declared = target_path(lake, config, into)
+    replays = (target_path(lake, config, each.target)[0] for each in config.replays.values())
+    if declared is not None or path in replays:
+        return
+    place = _resolved(path)
+    if not any(place.startswith(f"{_resolved(root)}/") for root in roots):
+        raise InvalidRequestError(
+            "CAP-ROOT",
+            f"{into[:80]!r} is below none of the places where forms may write: {', '.join(roots)}",
+            "name a table of the lake or a declared target; or list its folder as targets.roots in "
+            f"{config.path.name}",
+            target=into,
+            roots=list(roots),
+        )
+    # A link below a root may lead to where the lake keeps other things than tables.
+    Lake(_resolved(lake.root)).target(place)
+
+
+def _resolved(place: str) -> str:
+    """A folder without links, as far as it exists; a URI in its one spelling."""
+    return one_spelling(place).rstrip("/") if "://" in place else os.path.realpath(place)
 
 
 def _table_in_catalog(

@@ -83,3 +83,10 @@ def test_each_key_has_a_description() -> None:
     stream = declaration_schema()["$defs"]["Stream"]["properties"]
     lacking = [key for key, field in stream.items() if not field.get("description")]
     assert lacking == []
+
+
+@pytest.mark.parametrize("roots", [["{lake}", "/data"], "/data", {"time": "day"}, None])
+def test_roots_are_a_list_or_a_target(roots: object) -> None:
+    assert problems({"targets": {"roots": roots}}) == []
+    assert problems({"targets": {"other": ["/data"]}})
+    assert problems({"targets": {"roots": [1]}})

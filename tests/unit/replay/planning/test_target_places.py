@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from capstan.core.config import ProjectConfig, Target
-from capstan.replay.planning.target_places import target_path
+from capstan.core.config.replays import Replay
+from capstan.errors import InvalidRequestError
+from capstan.replay.planning.target_places import require_below_roots, target_path
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import moved_tables
@@ -70,3 +72,55 @@ def test_a_name_need_not_be_declared(lake: Lake, tmp_path: Path) -> None:
         assert (path, actual.name, actual.time) == (place, "t", "day")
         assert actual.table is not None
         assert target_path(lake, config, "shop.others")[1] != given
+
+
+def refusal(lake: Lake, declared: ProjectConfig, into: str) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as caught:
+        require_below_roots(lake, declared, into)
+    return caught.value
+
+
+def test_a_form_names_tables_of_the_lake_unless_other_roots_are_declared(
+    lake: Lake, tmp_path: Path
+) -> None:
+    none = ProjectConfig(tmp_path / "streams.yaml", {}, {}, {}, {})
+    for into in ("march", f"{lake.root}/tables/march", f"{lake.root}/mine", "shop.orders"):
+        require_below_roots(lake, none, into)
+    for into in ("/etc/x", f"{lake.root}s/x", f"{tmp_path}/x", "s3a://bucket/x"):
+        error = refusal(lake, none, into)
+        assert (error.code, error.fields["target"]) == ("CAP-ROOT", into)
+        assert lake.root in error.message
+        assert "targets.roots in streams.yaml" in error.hint
+
+    roots = (f"{tmp_path}/tables", "s3a://bucket/tables")
+    some = ProjectConfig(tmp_path / "streams.yaml", {}, {}, {}, {}, roots=roots)
+    for into in (f"{tmp_path}/tables/a/b", "s3://bucket/tables/x", "shop.orders"):
+        require_below_roots(lake, some, into)
+    for into in ("march", f"{tmp_path}/tables", "s3a://bucket/tables2/x", "s3a://other/tables/x"):
+        assert refusal(lake, some, into).code == "CAP-ROOT"
+
+
+def test_a_form_names_what_the_file_declares(lake: Lake, tmp_path: Path) -> None:
+    away = Target(name="away", path="/data/away")
+    replay = Replay(name="r", stream="s", target="/data/replayed")
+    declared = ProjectConfig(tmp_path, {}, {}, {"away": away}, {"r": replay})
+    for into in ("away", "/data/away", "/data/replayed"):
+        require_below_roots(lake, declared, into)
+    assert refusal(lake, declared, "/data/replayed/more").code == "CAP-ROOT"
+
+
+def test_a_link_does_not_lead_out_of_a_root(lake: Lake, tmp_path: Path) -> None:
+    none = ProjectConfig(tmp_path / "streams.yaml", {}, {}, {}, {})
+    for folder in (f"{lake.root}/tables", f"{lake.root}/streams/s", f"{tmp_path}/outside"):
+        Path(folder).mkdir(parents=True)
+    Path(f"{lake.root}/out").symlink_to(tmp_path / "outside")
+    Path(f"{lake.root}/tables/out").symlink_to(tmp_path / "outside")
+    Path(f"{lake.root}/within").symlink_to(f"{lake.root}/streams")
+    for into in (f"{lake.root}/out/t", "out"):
+        assert refusal(lake, none, into).code == "CAP-ROOT"
+    assert refusal(lake, none, f"{lake.root}/within/s").code == "CAP-NAME"
+    # The lake itself may be behind a link.
+    linked = tmp_path / "linked"
+    linked.symlink_to(lake.root)
+    require_below_roots(Lake.at(linked), none, "march")
+    assert refusal(Lake.at(linked), none, f"{linked}/within/s").code == "CAP-NAME"

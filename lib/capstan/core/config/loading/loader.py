@@ -19,7 +19,7 @@ from capstan.core.config.loading.secret_references import references
 from capstan.core.config.loading.validation import read_declared
 from capstan.core.config.loading.yaml_document import Document, Place, read_document
 from capstan.core.config.models import Stream, Target
-from capstan.core.config.names import check_name, did_you_mean, one_of
+from capstan.core.config.names import check_name, check_root, did_you_mean, one_of
 from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import duplicate_name
 from capstan.core.config.transforms import Transform
@@ -36,6 +36,8 @@ _KINDS = {
     "replays": "replay",
 }
 _SECTIONS = tuple(_KINDS)
+ROOTS = "roots"
+"""The key among the targets that names no target if it is a list: where forms may name them."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
@@ -56,6 +58,7 @@ class ProjectConfig:
         transforms: Transforms of this file; `registry` also has those registered in Python.
         pipelines: References to pipelines as `package.module:function`; loading the file does not
             import them.
+        roots: Folders and URIs below which a form may name targets; the lake if it is empty.
         mistakes: Errors of a file that was loaded in part. Each leaves out only the declaration it
             is in.
     """
@@ -66,6 +69,7 @@ class ProjectConfig:
     targets: Mapping[str, Target]
     replays: Mapping[str, Replay]
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
 
     @property
@@ -149,7 +153,9 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     """
     loader = _Loader(path)
     sections = loader.sections()
-    loader.fill_in(sections, {"lake": lake, "here": str(path.absolute().parent)})
+    variables = {"lake": lake, "here": str(path.absolute().parent)}
+    roots = loader.roots(sections["targets"], variables)
+    loader.fill_in(sections, variables)
     config = ProjectConfig(
         path,
         loader.declared("streams", sections, partial(_model, Stream)),
@@ -157,6 +163,7 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
         loader.declared("targets", sections, partial(_model, Target)),
         loader.declared("replays", sections, partial(_model, Replay)),
         loader.declared("pipelines", sections, _reference),
+        roots,
     )
     replays = dict(config.replays)
     for name, replay in config.replays.items():
@@ -238,6 +245,28 @@ class _Loader:
                     raise self.document.error(place, error.message, error.hint) from None
                 declared[name] = read(self.document, place, value)
         return MappingProxyType(declared)
+
+    def roots(self, targets: dict[str, object], variables: Mapping[str, str]) -> tuple[str, ...]:
+        """The list `roots` among the targets; without it, none, or a target of that name."""
+        given = targets.get(ROOTS)
+        if not isinstance(given, list | str):
+            return ()
+        del targets[ROOTS]
+        place = ("targets", ROOTS)
+        found: list[str] = []
+        with self.part(*place):
+            for root in [given] if isinstance(given, str) else given:
+                if not isinstance(root, str):
+                    raise self.document.error(place, "must be a list of folders and URIs")
+                text = _substitute(self.document, place, root, _BRACES, variables)
+                try:
+                    # The lake may be where no target may.
+                    found.append(text if text == variables["lake"] else check_root(text))
+                except InvalidRequestError as error:
+                    raise self.document.error(place, error.message, error.hint) from None
+            if not found:
+                raise self.document.error(place, "is empty; name at least one")
+        return tuple(found)
 
     def fill_in(self, sections: dict[str, dict[str, object]], variables: Mapping[str, str]) -> None:
         """Replace `{lake}` and `{here}` in paths and in source options."""

@@ -598,3 +598,42 @@ def test_the_module_of_a_source_is_shipped_and_not_imported(tmp_path: Path) -> N
     assert config.modules == (tmp_path / "shop_sources.py",)
     assert config.stream("flights").source.options == {"a": "1"}
     sys.path.remove(str(tmp_path))
+
+
+def test_roots_are_a_list_among_the_targets(tmp_path: Path) -> None:
+    roots = '["{lake}", "{here}/tables/", s3://bucket/tables]'
+    config = read(tmp_path, f"targets:\n  roots: {roots}\n  day: {{time: day}}\n")
+    assert config.roots == ("/lake", f"{tmp_path}/tables", "s3a://bucket/tables")
+    assert list(config.targets) == ["day"]
+    assert read(tmp_path, 'targets: {roots: "/data"}').roots == ("/data",)
+    # A mapping, or nothing, is a target of that name, as before there were roots.
+    for given in ("{time: day}", ""):
+        config = read(tmp_path, f"targets:\n  roots: {given}\n")
+        assert (config.roots, list(config.targets)) == ((), ["roots"])
+
+
+@pytest.mark.parametrize(
+    ("roots", "problem"),
+    [
+        ("[]", "is empty; name at least one"),
+        ("[[2]]", "must be a list of folders and URIs"),
+        ("[data]", "'data' cannot be a root: a path starts with '/'"),
+        ("[/data/../etc]", "cannot be a root: it contains '..'"),
+        ("[/]", "cannot be a root: it is the root of all files"),
+        ('["{lak}/x"]', "{lak} is not a variable, did you mean 'lake'?"),
+    ],
+)
+def test_a_mistake_in_roots_binds_forms_to_nothing(
+    tmp_path: Path, roots: str, problem: str
+) -> None:
+    path = tmp_path / "streams.yaml"
+    path.write_text(f"targets:\n  roots: {roots}\n  day: {{time: day}}\n", encoding="utf-8")
+    config = load_sound(path, lake="/lake")
+    [mistake] = config.mistakes
+    assert mistake.place == ("targets", "roots")
+    assert problem in mistake.error.message
+    assert f"{path}:2" in mistake.error.message
+    # The other targets stay, and no form may name one of its own.
+    assert list(config.targets) == ["day"]
+    with pytest.raises(InvalidRequestError, match="CAP-DECLARE"):
+        config.require_sound("targets", "roots")
