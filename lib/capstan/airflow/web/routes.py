@@ -5,6 +5,7 @@ Names in a request are checked before any lookup, and permission is checked befo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from fastapi.responses import HTMLResponse, Response
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.settings import Settings
+from capstan.airflow.web import actions
+from capstan.airflow.web.actions import Action
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
 from capstan.airflow.web.security import (
     Permissions,
@@ -33,7 +36,7 @@ from capstan.core.config import ProjectConfig, check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
-from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
+from capstan.reporting.coverage_view import Coverage, require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
 from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import (
@@ -124,6 +127,10 @@ class Visit:
         text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
         return HTMLResponse(text)
 
+    def allowed(self, listed: Iterable[Action]) -> list[Action]:
+        """The actions, of those given, whose DAG the user may trigger."""
+        return [each for each in listed if self.permissions.may_trigger(each.kind)]
+
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""
         every = read_heads(self.lake)
@@ -201,6 +208,7 @@ def stream(visit: Visited, name: str) -> Response:
         course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
         runs=visit.permissions.runs(list_runs_of_stream(lake, name), declared),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
+        actions=visit.allowed(actions.of_stream(view)) if isinstance(view, StreamHistory) else [],
         dag=capture_dag(name),
     )
 
@@ -215,11 +223,13 @@ def replay(
     if configured is None or not visit.permissions.replays([configured]):
         # A replay that is not declared has no DAG to check permission for.
         raise refuse()
+    view = view_coverage(visit.lake, visit.declared, name, year=year)
     return visit.page(
         "replay.html",
-        view=view_coverage(visit.lake, visit.declared, name, year=year),
+        view=view,
+        actions=visit.allowed(actions.of_replay(view)) if isinstance(view, Coverage) else [],
         seen=visit.visible_runs(),
-        may_fill=visit.permissions.may_replay(),
+        may_fill=visit.permissions.may_trigger("replay"),
         dag=replay_dag(configured),
     )
 
@@ -263,8 +273,13 @@ def runs(visit: Visited, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> R
 def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
     view = visit.run(name)
-    may_roll_back = view.state == "published" and visit.permissions.may_roll_back()
-    return visit.page("run.html", view=view, may_roll_back=may_roll_back)
+    may_replay = visit.permissions.may_trigger("replay")
+    return visit.page(
+        "run.html",
+        view=view,
+        again=actions.again(view) if may_replay else "",
+        actions=visit.allowed(actions.of_run(view)),
+    )
 
 
 @router.get("/runs/{name}/report.html")
@@ -287,7 +302,7 @@ def fill(visit: Visited) -> Response:
     given = {name: query.getlist(name) for name in query}
     # The form and its messages list only what the user may see.
     visible = replace(visit.settings, declarations=permissions.declared(visit.declared))
-    if not permissions.may_replay() or not visible.declarations.streams:
+    if not permissions.may_trigger("replay") or not visible.declarations.streams:
         raise refuse()
     fields = fields_of(visible, given)
     streams = [check_name("stream", name) for name in streams_in(fields)]

@@ -63,7 +63,7 @@
   };
 
   const read = (form) => {
-    const conf = {};
+    const conf = JSON.parse(form.dataset.conf || "{}");
     for (const field of form.querySelectorAll("[data-kind]")) {
       const text = field.value.trim();
       const kind = field.dataset.kind;
@@ -99,9 +99,66 @@
     return typeof detail === "string" ? detail : JSON.stringify(detail || answer);
   };
 
+  // The command of an action, with the range that is filled in.
+  const quoted = (text) => (/^[\w:.,+/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const command = (form) => {
+    const options = [...form.querySelectorAll("[data-range]")]
+      .filter((field) => field.value.trim())
+      .map((field) => ` --${field.name} ${quoted(field.value.trim())}`);
+    const shown = form.querySelector("[data-command]");
+    shown.textContent = shown.dataset.command + options.join("");
+    return shown.textContent;
+  };
+
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form.action");
+    if (form) {
+      command(form);
+    }
+  });
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target instanceof Element ? event.target.closest("[data-copy]") : null;
+    if (!button) {
+      return;
+    }
+    try {
+      await navigator.clipboard.writeText(command(button.form));
+      button.textContent = "Copied";
+    } catch {
+      // Without the right to the clipboard, the command is selected.
+      window.getSelection().selectAllChildren(button.form.querySelector("[data-command]"));
+    }
+  });
+
+  // A range of the calendar: from the cell clicked last to one clicked with the Shift key.
+  let first = null;
+  document.addEventListener("click", (event) => {
+    const cell = event.target instanceof Element ? event.target.closest("[data-since]") : null;
+    if (!cell || !document.querySelector("[data-range]")) {
+      return;
+    }
+    if (!event.shiftKey) {
+      first = cell;
+      return;
+    }
+    event.preventDefault();
+    const cells = [...document.querySelectorAll("[data-since]")];
+    const ends = [cells.indexOf(first), cells.indexOf(cell)].filter((place) => place >= 0).sort((a, b) => a - b);
+    const chosen = cells.slice(ends[0], ends[ends.length - 1] + 1);
+    for (const each of cells) {
+      each.classList.toggle("chosen", chosen.includes(each));
+    }
+    for (const field of document.querySelectorAll("[data-range]")) {
+      const bound = field.name === "since" ? chosen[0] : chosen[chosen.length - 1];
+      field.value = bound.dataset[field.name];
+      command(field.form);
+    }
+  });
+
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (!(form instanceof HTMLFormElement) || form.id !== "fill") {
+    if (!(form instanceof HTMLFormElement) || !form.dataset.runs) {
       return;
     }
     event.preventDefault();
@@ -110,7 +167,7 @@
       return;
     }
     const button = form.querySelector("button");
-    const message = document.getElementById("said");
+    const message = form.querySelector("[role=alert]");
     button.disabled = true;
     message.textContent = "";
     try {
