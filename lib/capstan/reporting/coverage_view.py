@@ -121,7 +121,7 @@ class Coverage:
             "stream": replay.inputs[0],
             "workers": list(chosen),
             **{name: self.bound(text) for name, text in bounds.items()},
-            "approve": replay.approve,
+            "approve": bool(replay.approve),
         }
 
     def bound(self, text: str) -> str:

@@ -58,7 +58,11 @@ def replay_tasks(
         **shared,
     )
     approve = ApproveOperator(
-        task_id="approve", result=replayed.output, doc_md=docs.TASKS["approve"], **usual
+        task_id="approve",
+        result=replayed.output,
+        others=XComArg(plan, "others"),
+        doc_md=docs.TASKS["approve"],
+        **usual,
     )
     published = PublishOperator(
         task_id="publish",

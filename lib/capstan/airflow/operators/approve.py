@@ -11,7 +11,8 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
+from capstan.errors import InvalidRequestError
 from capstan.replay.result import ReplayResult
 from capstan.storage.ledger.certificate import Certificate
 
@@ -32,11 +33,12 @@ class ApproveOperator(ApprovalOperator):
     overwrite_rtif_after_execution = True
     ui_color = "#fbe3c0"
 
-    def __init__(self, *, result: object, **rest: object) -> None:
+    def __init__(self, *, result: object, others: object = False, **rest: object) -> None:
         """Create an approval task.
 
         Args:
             result: The result of the replay: another task's output.
+            others: Whether who has triggered the DAG run may not approve. Templated.
             rest: Other arguments of an `ApprovalOperator`: `assigned_users`, `notifiers`, and with
                 `response_timeout` also `defaults`, the decision if nobody answers.
         """
@@ -50,12 +52,15 @@ class ApproveOperator(ApprovalOperator):
         set_usual(rest, subject="Publish the replayed rows?", body="")
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
+        self.others = others
 
     def execute(self, context: Context) -> object:
         """Ask; `execute_complete` continues after the decision."""
         certificate = self._waiting()
         self.subject = f"Publish {certificate.run} into {certificate.target}?"
         self.body = approval_markdown(certificate)
+        if self.others and (by := context["dag_run"].triggering_user_name):
+            self.body += f"\n\nSomebody other than `{by}` has to approve."
         for line in self.body.splitlines():
             self.log.info("%s", line)
         return super().execute(context)
@@ -66,6 +71,9 @@ class ApproveOperator(ApprovalOperator):
         response = super(ApprovalOperator, self).execute_complete(context=context, event=event)
         approved = response["chosen_options"] == [self.APPROVE]
         user = response["responded_by_user"] or {}
+        if approved and self.others:
+            with as_task():
+                _require_other(context, user)
         request: dict[str, object] = {
             "run": self._waiting().run,
             "approved": approved,
@@ -86,3 +94,14 @@ class ApproveOperator(ApprovalOperator):
         if replayed.unchanged or certificate is None or certificate.published:
             raise AirflowSkipException("no run waits for approval")
         return certificate
+
+
+def _require_other(context: Context, user: Mapping[str, str]) -> None:
+    """Check that a decision is not of the person who has triggered the DAG run."""
+    by = context["dag_run"].triggering_user_name
+    if by is not None and by in (user.get("name"), user.get("id")):
+        raise InvalidRequestError(
+            "CAP-APPROVER",
+            f"{by} triggered this run, and a declared replay into its table has approve: others",
+            "clear this task, and let somebody else approve; nothing was published",
+        )
