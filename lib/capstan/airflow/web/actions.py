@@ -32,6 +32,7 @@ class Action:
         command: The command that does the same.
         confirm: What has to be ticked before; empty for nothing.
         fields: Texts to fill in, as parameters and options of the command: titles by name.
+        paused: Whether the DAG is paused, so that its runs wait.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Action:
     command: str
     confirm: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    paused: bool = False
 
     @property
     def dag(self) -> str:
@@ -124,8 +126,8 @@ def of_replay(view: Coverage) -> Iterator[Action]:
         if count:
             yield Action(
                 title,
-                f"{about} Choose a range here, or from one cell of the calendar to another with "
-                "the Shift key; all are meant if it is empty.",
+                f"{about} Without a range, all of them. To choose one in the calendar, click its "
+                "first and its last cell with the Shift key.",
                 "gaps",
                 {"fill": True, "replays": [declared.name], "what": what},
                 shell_line("capstan", "backfill", declared.name, f"--{what}"),

@@ -28,6 +28,7 @@ from capstan.airflow.web.security import (
     Permissions,
     capture_dag,
     guard,
+    paused,
     refuse,
     rendered,
     replay_dag,
@@ -129,7 +130,9 @@ class Visit:
 
     def allowed(self, listed: Iterable[Action]) -> list[Action]:
         """The actions, of those given, whose DAG the user may trigger."""
-        return [each for each in listed if self.permissions.may_trigger(each.kind)]
+        allowed = [each for each in listed if self.permissions.may_trigger(each.kind)]
+        waiting = paused({each.dag for each in allowed})
+        return [replace(each, paused=each.dag in waiting) for each in allowed]
 
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""

@@ -115,6 +115,11 @@ class Permissions:
         )
 
 
+def paused(dags: Collection[str]) -> set[str]:
+    """The DAGs, of those given, that are paused: their runs wait."""
+    return set(DagModel.get_paused_dag_ids(list(dags))) if dags else set()
+
+
 def _run_dag(name: str | None, config: ProjectConfig) -> str:
     replay = None if name is None else config.replays.get(name)
     return dag_id("replay") if replay is None else replay_dag(replay)

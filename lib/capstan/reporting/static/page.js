@@ -131,30 +131,42 @@
     }
   });
 
-  // A range of the calendar: from the cell clicked last to one clicked with the Shift key.
+  // A range of the calendar: from one cell to another, both clicked with the Shift key.
   let first = null;
   document.addEventListener("click", (event) => {
     const cell = event.target instanceof Element ? event.target.closest("[data-since]") : null;
-    if (!cell || !document.querySelector("[data-range]")) {
-      return;
-    }
-    if (!event.shiftKey) {
-      first = cell;
+    const bounds = [...document.querySelectorAll("[data-range]")];
+    if (!cell || !event.shiftKey || bounds.length === 0) {
       return;
     }
     event.preventDefault();
     const cells = [...document.querySelectorAll("[data-since]")];
-    const ends = [cells.indexOf(first), cells.indexOf(cell)].filter((place) => place >= 0).sort((a, b) => a - b);
-    const chosen = cells.slice(ends[0], ends[ends.length - 1] + 1);
-    for (const each of cells) {
-      each.classList.toggle("chosen", chosen.includes(each));
+    const ends = [cells.indexOf(first ?? cell), cells.indexOf(cell)].sort((a, b) => a - b);
+    first = first ? null : cell;
+    for (const [place, each] of cells.entries()) {
+      each.classList.toggle("chosen", place >= ends[0] && place <= ends[1]);
     }
-    for (const field of document.querySelectorAll("[data-range]")) {
-      const bound = field.name === "since" ? chosen[0] : chosen[chosen.length - 1];
-      field.value = bound.dataset[field.name];
+    for (const field of bounds) {
+      const [since, until] = ends.map((place) => cells[place].dataset);
+      field.value = field.name === "since" ? since.since : until.until;
       command(field.form);
     }
   });
+
+  // A request to Airflow's API as the user; JSON alone, which no other site can send.
+  const send = async (method, url, body) => {
+    const response = await fetch(url, {
+      method,
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    const answer = await response.json();
+    if (!response.ok) {
+      throw new Error(`${response.status}: ${errorText(answer)}`);
+    }
+    return answer;
+  };
 
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -171,20 +183,15 @@
     button.disabled = true;
     message.textContent = "";
     try {
-      const response = await fetch(form.dataset.runs, {
-        method: "POST",
-        credentials: "same-origin",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ conf: read(form), logical_date: null }),
-      });
-      const answer = await response.json();
-      if (response.ok) {
-        leave(form.dataset.page + encodeURIComponent(answer.dag_run_id));
-        return;
+      const unpause = form.querySelector("[data-unpause]");
+      if (unpause) {
+        await send("PATCH", unpause.dataset.unpause, { is_paused: false });
       }
-      message.textContent = `${response.status}: ${errorText(answer)}`;
+      const run = await send("POST", form.dataset.runs, { conf: read(form), logical_date: null });
+      leave(form.dataset.page + encodeURIComponent(run.dag_run_id));
+      return;
     } catch (error) {
-      message.textContent = String(error);
+      message.textContent = error.message;
     }
     button.disabled = false;
   });
