@@ -390,7 +390,7 @@ ASKED = """
     since: 2024-05-01
     until: 2024-05-06
     schedule: "@daily"
-    approve: true
+    approve: others
 """
 
 

@@ -26,9 +26,12 @@ class ApproveOperator(ApprovalOperator):
     While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the job
     `publish`: the decision, by whom and when. A rejection has to be recorded too, so downstream
     tasks are not skipped. The task itself is skipped if no run waits.
+
+    If others have to approve, the approval of who has triggered the DAG run fails the task with
+    `CAP-APPROVER`; clear it to ask again. A rejection counts from anybody.
     """
 
-    template_fields = ("result", *ApprovalOperator.template_fields)
+    template_fields = ("result", "others", *ApprovalOperator.template_fields)
     template_fields_renderers = {"result": "json", "body": "md"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
     ui_color = "#fbe3c0"
