@@ -73,6 +73,11 @@ $(STAMPS)/objects: requirements-s3.lock | base
 broker: base
 	@$(BIN)/python -m tests.support.kafka_broker
 
+# Chromium for the tests of pages, where it can be installed; without it these are not tried.
+.PHONY: browser
+browser:
+	@tests/install-browser || true
+
 # Docker's own parser for docker/compose.yaml, without an engine.
 .PHONY: compose
 compose: base
@@ -96,14 +101,14 @@ PYTEST = PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) --dist loadgr
 
 ## Set up, then run the core tests, a matter of minutes (SEED=random, JOBS=4, ARGS=... for pytest).
 test: export HYPOTHESIS_PROFILE ?= quick
-test: kafka broker classes compose
+test: kafka broker classes compose browser
 	$(PYTEST) $(ARGS)
 
 # Crash tests that are repeated with their lakes on S3.
 KILLED_ON_S3 := $(addprefix tests/crash/test_,capture_killed.py replay_killed.py maintain_killed.py)
 
 ## Set up, then run the remaining tests: further cases of the same rules.
-test-all: kafka s3 broker objects classes compose
+test-all: kafka s3 broker objects classes compose browser
 	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "stored and not bench" $(KILLED_ON_S3)
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
 

@@ -13,6 +13,7 @@ import hashlib
 import os
 import time
 from bisect import bisect_right
+from collections import Counter
 from pathlib import Path
 from random import SystemRandom
 
@@ -73,6 +74,15 @@ def pytest_report_header(config: pytest.Config) -> str:
         f"seeds: PYTHONHASHSEED={hashing}, --hypothesis-seed={given or 'random'}, "
         f"CAPSTAN_STATE_SEED={rescales}"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The last line says what was not tried, and why."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    reasons = Counter(each[2].removeprefix("Skipped: ") for each in skipped if len(each) == 3)
+    if reasons:
+        listed = "; ".join(f"{count} because {why}" for why, count in reasons.most_common())
+        terminalreporter.write_line(f"Not tried, of the tests: {listed}.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -158,6 +159,39 @@ def test_a_decision_is_the_request_of_the_publish(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("user", [{"id": "ann", "name": ""}, {"id": "3", "name": "ann"}])
+def test_who_triggered_a_run_may_not_approve_it_where_others_have_to(
+    user: Mapping[str, str], execute: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **_: None)
+    run = SimpleNamespace(triggering_user_name="ann")
+    where = {**context(), "dag_run": run, "task_instance": SimpleNamespace(id="7")}
+    task = ApproveOperator(task_id="approve", result=WAITS, others=True)
+    with pytest.raises(TaskAwaitingInput):
+        execute(task, where)
+    assert task.body.endswith("\n\nSomebody other than `ann` has to approve.")
+    with pytest.raises(TaskRefusedError, match="^CAP-APPROVER: ann triggered this run, "):
+        task.execute_complete(where, answer("Approve", "", user))
+    assert task.execute_complete(where, answer("Reject", "", user))["approved"] is False
+    other = answer("Approve", "", {"id": "4", "name": "bea"})
+    assert task.execute_complete(where, other)["by"] == "bea"
+    # One that the scheduler has started is nobody's.
+    run.triggering_user_name = None
+    assert task.execute_complete(where, answer("Approve", "", user))["approved"] is True
+
+
+@pytest.mark.parametrize(("declared", "others"), [("true", False), ("others", True)])
+def test_the_plan_says_whether_others_have_to_approve(
+    declared: str, others: bool, tape: Place, execute: Any, context: Any
+) -> None:
+    with tape.streams.open("a", encoding="utf-8") as file:
+        for name, approve in (("one", "true"), ("two", declared)):
+            file.write(f"  {name}: {{stream: little, target: t, approve: {approve}}}\n")
+    asked = {"stream": "little", "into": "t", "until": "2024-05-02", "workers": ["a"]}
+    result = execute(planned(asked), context())
+    assert (result["request"]["approve"], result["others"]) == (True, others)
+
+
 def publisher(kind: type[SubmitReplayOperator], **more: Any) -> SubmitReplayOperator:
     setting = read_settings(DAGS / "any.py")
     return kind(task_id="t", settings=setting, request={}, outlets=[table_asset("t")], **more)
@@ -213,7 +247,9 @@ def test_the_plan_skips_an_approval_that_is_not_required(
         execute(planned(requested), where)
     assert caught.value.tasks == ["approve", "publish"]
     left = where["ti"].pushed
-    assert left["return_value"] == {key: left[key] for key in ("request", "records", "plan")}
+    assert left["return_value"] == {
+        key: left[key] for key in ("request", "records", "plan", "others")
+    }
     assert left["records"] == 24
     assert left["plan"]["standing"] == {"current": 0, "stale": 0, "missing": 24}
     actual = execute(planned({**requested, "approve": True}), context())
@@ -354,7 +390,7 @@ ASKED = """
     since: 2024-05-01
     until: 2024-05-06
     schedule: "@daily"
-    approve: true
+    approve: others
 """
 
 

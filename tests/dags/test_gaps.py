@@ -112,7 +112,7 @@ def test_fill_uses_one_job_at_a_pinned_cut(setting: Settings, look: Any) -> None
     books(setting, "by_day", "f00").published("old", [0, 1, 2], days(0, 2))
     result, _, goes_on = look(fill=True, chunk=2)
     assert goes_on
-    more = {"chunk": 2, "as_of": 0, "keep_going": True}
+    more: dict[str, object] = {"chunk": 2, "as_of": 0, "keep_going": True}
     assert result["request"] == {
         "backfills": [
             {"replay": "by_day", "what": "gaps", **more},
@@ -120,6 +120,12 @@ def test_fill_uses_one_job_at_a_pinned_cut(setting: Settings, look: Any) -> None
             {"replay": "copy", "what": "gaps", **more},
         ]
     }
+    part = {"since": "2024-05-01", "until": "2024-05-02"}
+    result, shown, goes_on = look(fill=True, replays=["by_day"], what="stale", **part)
+    more |= part
+    del more["chunk"]
+    assert result["request"] == {"backfills": [{"replay": "by_day", "what": "stale", **more}]}
+    assert "| by_day | by_day | 1 stale |" in shown
     assert look(fill=True, replays=["endless"])[0]["count"] == 1
     assert look(fill=True, replays=["asked"])[2] is False
 
@@ -135,6 +141,11 @@ def test_a_table_with_approval_is_not_filled(setting: Settings, look: Any, targe
     assert (result["count"], goes_on) == (0, False)
     assert "Not filled: replay strict requires approval of every run into its table" in (shown)
     assert "| copy | copy | 2 gap |" in shown
+
+
+def test_a_range_that_cannot_be_meant_fails_the_task(look: Any) -> None:
+    with pytest.raises(TaskRefusedError, match="CAP-RANGE|CAP-TIME"):
+        look(replays=["copy"], since="2024-05-03", until="2024-05-01")
 
 
 def test_nothing_missing_is_nothing_to_fill(setting: Settings, look: Any) -> None:

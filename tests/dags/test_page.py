@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
+import shlex
 import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
 from functools import partial
-from html import unescape
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 from uuid import uuid4
 
 import deltalake
 import pytest
+import typer
 from airflow.api_fastapi import app as airflow_app
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -34,13 +36,16 @@ from starlette.testclient import TestClient
 from capstan.airflow import connections
 from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_settings
+from capstan.airflow.web.actions import again
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
 from capstan.airflow.web.routes import current_settings, make_app, read_ahead
 from capstan.airflow.web.security import HEADERS, capture_dag, replay_dag
+from capstan.cli.app import app as cli
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.request import Request
 from capstan.reporting.html import STATIC
+from capstan.reporting.run_view import RunView
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 from tests.support.bulk_ledger import publish_all
@@ -571,7 +576,7 @@ def test_a_cell_leads_to_its_run_or_to_its_runs(
     client = seeing(*ALL)
 
     def leads(client: TestClient) -> dict[str, str]:
-        page = unescape(client.get(f"{PREFIX}/replays/by_day").text)
+        page = html.unescape(client.get(f"{PREFIX}/replays/by_day").text)
         found = re.findall(r'<a href="([^"]+)" aria-label="(\d{4}-\d\d-\d\d): ', page)
         return {name: place for place, name in found}
 
@@ -633,7 +638,9 @@ class Form(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         kind, name, value = given.get("data-kind"), given.get("name") or "", given.get("value")
-        if tag == "select":
+        if tag == "form":
+            self.conf |= json.loads(given.get("data-conf") or "{}")
+        elif tag == "select":
             self._select = name
         elif tag == "option" and self._select and "selected" in given:
             self.conf[self._select] = value or None
@@ -708,21 +715,57 @@ def test_the_form_is_hidden_from_users_who_may_not_trigger(
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
 
 
-def test_a_run_that_stands_can_be_taken_back_by_who_may(
-    seeing: Callable[..., TestClient], place: Place
+GAPS = {"fill": True, "replays": ["by_day"]}
+ACTIONS = {
+    f"/runs/{RUN}": [("audit", {"runs": [RUN]}), ("rollback", {"run": RUN})],
+    "/runs/by_day-0b0b0b0b-1": [],
+    "/streams/little": [
+        ("verify", {"stream": "little", "deep": True}), ("maintain", {"streams": ["little"]}),
+    ],
+    "/replays/by_day": [
+        ("gaps", {**GAPS, "what": "gaps"}), ("gaps", {**GAPS, "what": "stale"}),
+    ],
+}  # fmt: skip
+"""The actions of pages: the kinds of their DAGs, each with the parameters of a run."""
+
+
+@pytest.mark.parametrize("page", ACTIONS)
+def test_pages_have_actions_for_who_may_trigger_their_dag(
+    page: str, seeing: Callable[..., TestClient], place: Place
 ) -> None:
+    dags = [f"capstan_{kind}" for kind, _ in ACTIONS[page]]
+    text = seeing(*ALL, *dags).get(f"{PREFIX}{page}").text
+    forms = [f"<form {form}" for form in text.split('<form class="action"')[1:]]
+    confs = [{k: v for k, v in Form(form).conf.items() if v is not None} for form in forms]
+    kinds = [kind for form in forms for kind in re.findall(r"capstan_(\w+)/dagRuns", form)]
+    assert list(zip(kinds, confs, strict=True)) == ACTIONS[page]
+    for form, dag, conf in zip(forms, dags, confs, strict=True):
+        # Airflow takes what its form of that DAG has.
+        params = place.bag().dags[dag].params
+        params.update(conf)
+        params.validate()
+        [command] = re.findall(r'data-command="([^"]+)"', form)
+        assert parses(html.unescape(command)), command
+    for client in (seeing(*ALL), seeing(*ALL, *dags, role="viewer")):
+        assert '<form class="action"' not in client.get(f"{PREFIX}{page}").text
+
+
+def parses(command: str) -> bool:
+    """Whether the command line takes a command, as far as its parser goes."""
+    program, verb, *given = shlex.split(command)
+    commands = typer.main.get_command(cli).commands  # type: ignore[attr-defined]
+    return program == "capstan" and bool(commands[verb].make_context(verb, given))
+
+
+def test_a_run_is_replayed_again_by_the_form(seeing: Callable[..., TestClient]) -> None:
     page = f"{PREFIX}/runs/{RUN}"
-    text = seeing(*ALL, ROLLBACK_DAG).get(page).text
-    assert 'data-runs="/api/v2/dags/capstan_rollback/dagRuns"' in text
-    conf = Form(text).conf
-    assert conf == {"run": RUN}
-    assert set(place.bag().dags[ROLLBACK_DAG].params) == set(conf)
-    assert "Roll back" not in seeing(*ALL).get(page).text
-    assert "Roll back" not in seeing(*ALL, ROLLBACK_DAG, role="viewer").get(page).text
-    # Of one that has failed there is nothing to take back.
-    failed = seeing(*ALL, ROLLBACK_DAG).get(f"{PREFIX}/runs/by_day-0b0b0b0b-1")
-    assert failed.status_code == 200
-    assert "Roll back" not in failed.text
+    assert 'href="/capstan/fill?mode=replace">Replay again' in seeing(*ALL).get(page).text
+    assert "Replay again" not in seeing(*ALL, role="viewer").get(page).text
+    asked = {"stream": "little", "workers": ["a", "b"], "since": "2024-05-01", "adopt": False}
+    view = RunView("t-1-1", "little", "t", "failed", False, 1, START, request=asked)
+    assert parse_qs(again(view)) == {
+        "stream": ["little"], "workers": ["a", "b"], "since": ["2024-05-01"],
+    }  # fmt: skip
 
 
 def test_what_the_overview_shows_is_read_ahead(

@@ -118,7 +118,7 @@ def test_the_page_plans_streams_that_all_may_be_seen(
     allowed = {"capstan_replay", "capstan_capture__sold"}
     monkeypatch.setattr(security, "_readable", lambda dags, user: allowed & set(dags))
     user = security.Permissions(None)  # type: ignore[arg-type]
-    monkeypatch.setattr(security.Permissions, "may_replay", lambda _user: True)
+    monkeypatch.setattr(security.Permissions, "may_trigger", lambda *_: True)
     given = {"streams": ["orders=sold,payments=paid"], "pipeline": ["paid"], "into": ["t"]}
     query: Any = SimpleNamespace(query_params=Query(given), url=SimpleNamespace(path="/"))
     monkeypatch.setattr(routes.Visit, "page", lambda visit, name, **shown: shown)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 REPLAY = "capstan_replay"
 COVERAGE = "flights_by_day"
 ROLLBACK = "capstan_rollback"
+GAPS = "capstan_gaps"
 
 
 def framed(page: Page) -> FrameLocator:
@@ -53,6 +54,7 @@ def test_from_a_gap_to_what_is_published_and_taken_back(
         name = approved(captured, page, pictures, run)
         published(captured, page, pictures, name, day)
         taken_back(captured, page, pictures, name, day)
+        chosen(captured, page, pictures, day)
     except (AssertionError, Error):
         page.screenshot(path=pictures / "page-failed.png")
         raise
@@ -92,7 +94,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     # The declared replay, over the gap; one day of it is enough.
     assert inner.locator("select[name=replay]").input_value() == COVERAGE
     assert inner.locator("input[name=since]").input_value().startswith(day)
-    following = f"{day[:8]}{int(day[8:]) + 1:02}"
+    following = next_day(day)
     inner.locator("input[name=until]").fill(following)
     inner.get_by_label("Approve").check()
     # The plan is of that day alone, once requested.
@@ -171,6 +173,36 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     page.screenshot(path=pictures / "page-rolled-back.png")
     gap = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: gap")
     gap.first.wait_for(state="attached")
+
+
+def chosen(world: World, page: Page, pictures: Path, day: str) -> None:
+    """A range of the calendar is chosen, and filled by a run of `capstan_gaps`."""
+    inner = look(page, world, COVERAGE)
+    for each in (day, next_day(day)):
+        inner.get_by_label(re.compile(f"^{each}.*gap")).click(modifiers=["Shift"])
+    form = inner.locator("form.action").filter(has_text="Fill gaps")
+    bounds = [form.locator(f"input[name={name}]").input_value() for name in ("since", "until")]
+    assert bounds == [day, next_day(next_day(day))]
+    command = f"capstan backfill {COVERAGE} --gaps --since {bounds[0]} --until {bounds[1]}"
+    assert form.locator("code").inner_text() == command
+    form.locator("input[name=until]").fill(next_day(day))
+    form.get_by_label(f"Unpause {GAPS}").check()
+    page.screenshot(path=pictures / "page-range.png")
+    form.get_by_role("button", name="Fill gaps").click()
+    page.wait_for_url(re.compile(rf".*/dags/{GAPS}/runs/.+"))
+    run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
+    rests(page)
+    world.rest.require(GAPS, run)
+    done = world.rest.xcom(GAPS, run, "fill")
+    assert isinstance(done, dict)
+    [[made]] = [each["runs"] for each in done["backfills"]]
+    assert (made["since"][:10], made["published"]) == (day, True)
+    covered = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: covered")
+    covered.first.wait_for(state="attached")
+
+
+def next_day(day: str) -> str:
+    return f"{day[:8]}{int(day[8:]) + 1:02}"
 
 
 @pytest.mark.rest

@@ -124,11 +124,12 @@ def streams_of(fields: GivenFields) -> dict[str, str]:
 
 
 def approving_replay(settings: Settings, into: str) -> Replay | None:
-    """The declared replay into a target that requires approval, if there is one."""
+    """The declared replay into a target that requires approval, best that of others, if any."""
     # A table whose place is not known yet, as nobody has declared its name in a catalog, may be
     # that of any of them.
     lake, declared = Lake.at(settings.lake), settings.declarations
     approved = [replay for replay in declared.replays.values() if replay.approve]
+    approved.sort(key=lambda replay: replay.approve != "others")
     if not approved:
         return None
     path = target_path(lake, declared, check_target(into))[0]

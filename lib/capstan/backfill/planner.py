@@ -205,7 +205,7 @@ def _replay_request(
         workers=workers,
         workers_of={} if workers else plan.request.workers_of,
         adopt=request.adopt,
-        approve=survey.declared.approve,
+        approve=bool(survey.declared.approve),
     )
     if survey.whole:
         return replay_request

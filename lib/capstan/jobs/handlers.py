@@ -55,6 +55,13 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBackRequest:
+    """The request of `put_back`: the stream whose late records come back."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class MaintainRequest:
     """The request of `maintain`; None stands for all streams that are on tape."""
 
@@ -187,6 +194,18 @@ def _require_decidable(lake: Lake, request: PublishRequest) -> None:
         Decision(request.by or "")
 
 
+def put_back(fields: Json, context: Context) -> JobResult:
+    """Put the late records of a stream back on its tape, once each."""
+    request = read_request(PutBackRequest, fields)
+    lake = context.lake
+    lake.require()
+    require_streams(lake, [request.stream])
+    with context.session() as spark:
+        from capstan.capture.run import put_back as carry_out
+
+        return JobResult(asdict(carry_out(spark, lake, request.stream)))
+
+
 def rollback(fields: Json, context: Context) -> JobResult:
     """Roll a run back."""
     request = read_request(RollbackRequest, fields)
@@ -221,6 +240,8 @@ def _refusal(check: Callable[[], object]) -> CapstanError | None:
 
 JOBS: Final[Mapping[str, Handler]] = {
     handler.__name__: handler
-    for handler in (audit, backfill, capture, maintain, plan, publish, replay, rollback, verify)
+    for handler in (
+        *(audit, backfill, capture, maintain, plan, publish, put_back, replay, rollback, verify),
+    )
 }
 """The jobs by name."""

@@ -136,7 +136,6 @@ class Coverage:
         replay = self.declared
         chosen = workers if workers and not self.every_worker else replay.workers or ()
         bounds = {"since": since, "until": until} if self.bounded else {}
-        shortest = {name: short_bound(text) for name, text in bounds.items()}
         declared = {
             name: list(map(str, value)) if isinstance(value, tuple) else value
             for name, value in replay.request_fields.items()
@@ -148,9 +147,13 @@ class Coverage:
             # The form has one stream; the declared replay has the others.
             "stream": replay.inputs[0],
             "workers": list(chosen),
-            **{name: bound_text(self.time_type, text) for name, text in shortest.items()},
-            "approve": replay.approve,
+            **{name: self.bound(text) for name, text in bounds.items()},
+            "approve": bool(replay.approve),
         }
+
+    def bound(self, text: str) -> str:
+        """A bound of an interval as a request has it, as short as it can be."""
+        return bound_text(self.time_type, short_bound(text))
 
     def fill_query(self, part: Stretch) -> str:
         """The URL query that prefills the form for a part."""

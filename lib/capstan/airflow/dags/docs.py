@@ -93,7 +93,7 @@ A pipeline continues from the state of its last run. *Peers* distributes the sta
 replay workers, for this run and later ones; the certificate shows how many keys each one holds.
 """
 
-ROLLBACK = """
+_ROLLBACK = """
 Rolls back what a run published: the previous rows come back in a new version of the table, and
 rows that others wrote since stay. Repeating a rollback changes nothing.
 
@@ -102,6 +102,35 @@ a run has a button for it. Two cases are refused before Spark starts: the run ha
 (`CAP-NOT-PUBLISHED`), or a later run overwrote part of it (`CAP-LATER`: roll that one back first).
 What the run covered becomes a gap again.
 """
+
+_VERIFY = """
+Checks the recordings of a stream against the rules of the protocol, where the last check stopped.
+
+With *Deep*, all records are also compared with the counts and hashes of their events. A recording
+that breaks a rule fails the run with `CAP-VIOLATION`; nothing is ever changed.
+"""
+
+_PUT_BACK = """
+Puts the late records of a stream back on its tape, at the frontier, once each. They are complete
+when the frontier passes them. Repeating it changes nothing.
+
+The stream's page lists late records by reason; only those that were *late* come back.
+"""
+
+_UNLOCK = """
+Declares a run dead, and releases its claim, so that others can have its range. Needs no Spark.
+
+A process that still lives cannot publish any more: its claim is gone. To finish the run instead,
+clear its task, or repeat the replay.
+"""
+
+REPAIRS = {
+    "rollback": ("Roll back what a run published", _ROLLBACK),
+    "verify": ("Check the recordings of a stream against the rules", _VERIFY),
+    "put_back": ("Put late records of a stream back on its tape", _PUT_BACK),
+    "unlock": ("Release the claim of a dead run", _UNLOCK),
+}
+"""The description and the text of each DAG that a person starts to repair something."""
 
 GAPS = """
 Reports which intervals of each declared replay are covered, stale, missing, changed by others or
@@ -157,6 +186,9 @@ TASKS = {
     "watch": "Checks that frontiers move, without Spark.",
     "maintain": "Submits the job `maintain`; the XCom lists each table.",
     "rollback": "Submits the job `rollback`; the XCom has the new version of the table.",
+    "verify": "Submits the job `verify`; the XCom has each worker.",
+    "put_back": "Submits the job `put_back`; the XCom has the number of records.",
+    "unlock": "Releases the claim, without Spark.",
     "gaps": "Looks for gaps, without Spark. The report is under *Rendered Templates*.",
     "fill": "Submits the job `backfill`; the XCom lists each run.",
     "audits": "Lists published runs, without Spark.",

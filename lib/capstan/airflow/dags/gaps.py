@@ -44,7 +44,8 @@ class ListGapsOperator(CapstanOperator):
         params = context["params"]
         with as_task():
             chosen = _chosen(self.settings, params.get("replays"))
-            entries = [_entry(self.settings, replay, params.get("chunk")) for replay in chosen]
+            asked = {name: params.get(name) for name in ("since", "until", "what", "chunk")}
+            entries = [_entry(self.settings, replay, **asked) for replay in chosen]
         backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
         self.found = gaps_markdown(entries)
         for line in self.found.splitlines():
@@ -94,7 +95,15 @@ def _chosen(settings: Settings, names: list[str] | None) -> list[Replay]:
     ]
 
 
-def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
+def _entry(
+    settings: Settings,
+    replay: Replay,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    what: str | None = None,
+    chunk: int | None = None,
+) -> dict[str, object]:
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
     from capstan.backfill.interval import stretches
@@ -105,8 +114,10 @@ def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, o
     about: dict[str, object] = {"replay": replay.name, "target": replay.target, "fills": []}
     lake = Lake.at(settings.lake)
     try:
-        found = survey(lake, settings.declarations, replay.name)
+        found = survey(lake, settings.declarations, replay.name, since=since, until=until)
     except CapstanError as error:
+        if since is not None or until is not None:
+            raise
         # Also for a tape that cannot be read: the other replays are still reported.
         return {**about, **error.summary()}
     about |= {"cut": found.plan.inputs.cut.commit, "counts": dict(found.counts)}
@@ -121,31 +132,33 @@ def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, o
     if other is not None:
         problem = f"replay {other.name} requires approval of every run into its table"
         return {**about, "not_filled": problem}
-    fills, problems = _fills(found, chunk)
+    fills, problems = _fills(found, since=since, until=until, what=what, chunk=chunk)
     return {**about, "fills": fills} | ({"not_filled": "; ".join(problems)} if problems else {})
 
 
-def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], list[str]]:
+def _fills(
+    survey: Survey, *, what: str | None, **asked: object
+) -> tuple[list[dict[str, object]], list[str]]:
     """Requests of the job `backfill` for a replay, and the problems that rule out others."""
     # The cut is pinned, so that a retry of the job is the next attempt of the same runs.
     from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
+    from capstan.core.config.loading.validation import read_request
     from capstan.errors import InvalidRequestError
 
     inputs = survey.plan.inputs
     cuts = {"cuts": dict(inputs.cuts)} if inputs.several else {"as_of": inputs.cut.commit}
     fills: list[dict[str, object]] = []
     problems: list[str] = []
-    for mode in (BackfillMode.GAPS, BackfillMode.STALE):
-        request: dict[str, object] = {
+    for mode in (BackfillMode.GAPS, BackfillMode.STALE) if what is None else (BackfillMode(what),):
+        request = {
             "replay": survey.declared.name,
             "what": str(mode),
-            "chunk": chunk,
+            **{name: value for name, value in asked.items() if value is not None},
             **cuts,
             "keep_going": True,
         }
         try:
-            backfill = BackfillRequest(survey.declared.name, what=mode, chunk=chunk)
-            replays = plan_replays(survey, backfill)
+            replays = plan_replays(survey, read_request(BackfillRequest, request))
         except InvalidRequestError as error:
             problems.append(f"{error.message} ({error.hint})")
         else:
@@ -162,7 +175,21 @@ def _form(settings: Settings) -> Mapping[str, Param]:
             None,
             examples=list(settings.declarations.replays),
         ),
+        "since": _bound("Since", "The first time; by default that of each replay."),
+        "until": _bound("Until", "The first time after; by default that of each replay."),
+        "what": Param(
+            None,
+            type=["string", "null"],
+            enum=[None, "gaps", "stale", "failed"],
+            values_display={"None": "missing intervals, then stale ones"},
+            title="What",
+            description_md="Which intervals to fill: missing, stale, or last failed ones.",
+        ),
         "chunk": number_field(
             "Chunk", "At most this many intervals per run. Empty: one run per gap.", None, 1
         ),
     }
+
+
+def _bound(title: str, description: str) -> Param:
+    return Param(None, type=["string", "null"], title=title, description_md=description)

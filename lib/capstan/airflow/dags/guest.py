@@ -16,7 +16,8 @@ from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_dags
 from capstan.airflow.dags.gaps import gaps_dags
 from capstan.airflow.dags.maintain import maintain_dags
-from capstan.airflow.dags.replay import replay_dags, replay_tasks, rollback_dags
+from capstan.airflow.dags.repair import repair_dags, rollback_dags
+from capstan.airflow.dags.replay import replay_dags, replay_tasks
 from capstan.airflow.settings import named_config, read_settings
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.request_fields import GivenFields
@@ -29,6 +30,7 @@ _KINDS = {
     "follow": follow_dags,
     "gaps": gaps_dags,
     "maintain": maintain_dags,
+    "repair": repair_dags,
     "replay": replay_dags,
     "rollback": rollback_dags,
 }
@@ -54,7 +56,7 @@ def capstan_dags(
     Args:
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         kinds: Which DAGs: `audit`, `backfill`, `capture`, `follow`, `gaps`, `maintain`, `replay`,
-            `rollback`.
+            `rollback`, and `repair` for those that verify, put late records back, and unlock.
         lake: The lake; by default `CAPSTAN_LAKE`.
         config: The declaration file; by default `CAPSTAN_CONFIG`.
         streams: The former name of `config`.

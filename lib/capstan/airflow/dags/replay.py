@@ -1,11 +1,11 @@
-"""The DAGs `capstan_replay` and `capstan_rollback`, triggered by hand; the tasks of all replays."""
+"""The DAG `capstan_replay`, triggered by hand; the tasks of all replays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, XComArg
+from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags import docs
@@ -13,7 +13,6 @@ from capstan.airflow.dags.defaults import new_dag, task_defaults
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.dags.notifications import of_chosen
 from capstan.airflow.operators.approve import ApproveOperator
-from capstan.airflow.operators.jobs import RollbackOperator
 from capstan.airflow.operators.plan import Fields, PlanReplayOperator
 from capstan.airflow.operators.replay import (
     CertificateOperator,
@@ -59,7 +58,11 @@ def replay_tasks(
         **shared,
     )
     approve = ApproveOperator(
-        task_id="approve", result=replayed.output, doc_md=docs.TASKS["approve"], **usual
+        task_id="approve",
+        result=replayed.output,
+        others=XComArg(plan, "others"),
+        doc_md=docs.TASKS["approve"],
+        **usual,
     )
     published = PublishOperator(
         task_id="publish",
@@ -113,36 +116,4 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
         tag="replay",
     ) as dag:
         replay_tasks(lambda context: filled(context["params"]), REPLAYED, settings=settings)
-    yield dag
-
-
-def rollback_dags(settings: Settings) -> Iterator[DAG]:
-    """The DAG that rolls back a run; none if no stream is declared."""
-    if not settings.declarations.streams:
-        return
-    with new_dag(
-        settings,
-        "rollback",
-        description="Roll back what a run published",
-        doc_md=docs.ROLLBACK,
-        schedule=None,
-        max_active_runs=4,
-        # Only a person starts it, and should not have to unpause it first.
-        is_paused_upon_creation=False,
-        params={
-            "run": Param(
-                type="string",
-                minLength=1,
-                title="Run",
-                description_md="The run's name, from the page *Capstan* or `capstan runs`.",
-            )
-        },
-        tag="replay",
-    ) as dag:
-        RollbackOperator(
-            task_id="rollback",
-            settings=settings,
-            doc_md=docs.TASKS["rollback"],
-            **task_defaults(settings),
-        )
     yield dag

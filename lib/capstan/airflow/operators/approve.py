@@ -11,8 +11,9 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.tasks.links import CertificateLink, PlanLink, RunLink
+from capstan.errors import InvalidRequestError
 from capstan.replay.result import ReplayResult
 from capstan.storage.ledger.certificate import Certificate
 
@@ -26,19 +27,23 @@ class ApproveOperator(ApprovalOperator):
     While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the job
     `publish`: the decision, by whom and when. A rejection has to be recorded too, so downstream
     tasks are not skipped. The task itself is skipped if no run waits.
+
+    If others have to approve, the approval of who has triggered the DAG run fails the task with
+    `CAP-APPROVER`; clear it to ask again. A rejection counts from anybody.
     """
 
-    template_fields = ("result", *ApprovalOperator.template_fields)
+    template_fields = ("result", "others", *ApprovalOperator.template_fields)
     template_fields_renderers = {"result": "json", "body": "md"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
     operator_extra_links = (RunLink(), PlanLink(), CertificateLink())
     ui_color = "#fbe3c0"
 
-    def __init__(self, *, result: object, **rest: object) -> None:
+    def __init__(self, *, result: object, others: object = False, **rest: object) -> None:
         """Create an approval task.
 
         Args:
             result: The result of the replay: another task's output.
+            others: Whether who has triggered the DAG run may not approve. Templated.
             rest: Other arguments of an `ApprovalOperator`: `assigned_users`, `notifiers`, and with
                 `response_timeout` also `defaults`, the decision if nobody answers.
         """
@@ -53,12 +58,15 @@ class ApproveOperator(ApprovalOperator):
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
         self.run_name: str | None = None
+        self.others = others
 
     def execute(self, context: Context) -> object:
         """Ask; `execute_complete` continues after the decision."""
         certificate = self._waiting()
         self.subject = f"Publish {certificate.run} into {certificate.target}?"
         self.body = approval_markdown(certificate)
+        if self.others and (by := context["dag_run"].triggering_user_name):
+            self.body += f"\n\nSomebody other than `{by}` has to approve."
         for line in self.body.splitlines():
             self.log.info("%s", line)
         return super().execute(context)
@@ -69,6 +77,9 @@ class ApproveOperator(ApprovalOperator):
         response = super(ApprovalOperator, self).execute_complete(context=context, event=event)
         approved = response["chosen_options"] == [self.APPROVE]
         user = response["responded_by_user"] or {}
+        if approved and self.others:
+            with as_task():
+                _require_other(context, user)
         request: dict[str, object] = {
             "run": self._waiting().run,
             "approved": approved,
@@ -90,3 +101,14 @@ class ApproveOperator(ApprovalOperator):
             raise AirflowSkipException("no run waits for approval")
         self.run_name = certificate.run
         return certificate
+
+
+def _require_other(context: Context, user: Mapping[str, str]) -> None:
+    """Check that a decision is not of the person who has triggered the DAG run."""
+    by = context["dag_run"].triggering_user_name
+    if by is not None and by in (user.get("name"), user.get("id")):
+        raise InvalidRequestError(
+            "CAP-APPROVER",
+            f"{by} triggered this run, and a declared replay into its table has approve: others",
+            "clear this task, and let somebody else approve; nothing was published",
+        )

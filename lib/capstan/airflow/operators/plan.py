@@ -130,8 +130,9 @@ class PlanReplayOperator(CapstanSubmitOperator):
     the pool of Spark tasks, where it would hold up plans that need no Spark.
 
     XComs: `request`, the job's request with the cut pinned; `records`, the number of records to
-    replay; `plan`, what would be read and written. The cut is pinned so that a retry of the job is
-    the next attempt of the same run, even if more was captured since.
+    replay; `plan`, what would be read and written; `others`, whether who has triggered the run may
+    not approve it. The cut is pinned so that a retry of the job is the next attempt of the same
+    run, even if more was captured since.
     """
 
     template_fields: tuple[str, ...] = ("plan", "fields", "lake", "config")
@@ -171,6 +172,8 @@ class PlanReplayOperator(CapstanSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, and return the XComs for the next tasks."""
+        from capstan.airflow.lake_queries import approving_replay
+
         with as_task():
             fields = self._asked(context)
             dry = bool(fields.get("dry_run"))
@@ -183,7 +186,9 @@ class PlanReplayOperator(CapstanSubmitOperator):
         pinned = pinned_request(previewed)
         if fields.get("diff"):
             plan = self._compared(context, pinned, previewed.records)
-        result = {"request": pinned, "records": previewed.records, "plan": plan}
+        asked = approving_replay(self.settings, pinned["into"])
+        others = asked is not None and asked.approve == "others"
+        result = {"request": pinned, "records": previewed.records, "plan": plan, "others": others}
         if dry:
             self.log.info("dry run: nothing is replayed")
             raise skip_following(context, result)

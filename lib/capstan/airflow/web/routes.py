@@ -22,12 +22,15 @@ from fastapi.responses import HTMLResponse, Response
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.settings import Settings
+from capstan.airflow.web import actions
+from capstan.airflow.web.actions import Action
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
 from capstan.airflow.web.run_query import Asked
 from capstan.airflow.web.security import (
     Permissions,
     capture_dag,
     guard,
+    paused,
     refuse,
     rendered,
     replay_dag,
@@ -130,6 +133,12 @@ class Visit:
         """A page; `here` is its path, if it is in the navigation."""
         text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
         return HTMLResponse(text)
+
+    def allowed(self, listed: Iterable[Action]) -> list[Action]:
+        """The actions, of those given, whose DAG the user may trigger."""
+        allowed = [each for each in listed if self.permissions.may_trigger(each.kind)]
+        waiting = paused({each.dag for each in allowed})
+        return [replace(each, paused=each.dag in waiting) for each in allowed]
 
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""
@@ -244,6 +253,7 @@ def stream(visit: Visited, name: str) -> Response:
         runs=runs,
         refresh=refresh_after(map(_activity, runs.items)),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
+        actions=visit.allowed(actions.of_stream(view)) if isinstance(view, StreamHistory) else [],
         dag=capture_dag(name),
     )
 
@@ -269,11 +279,12 @@ def replay(
         "replay.html",
         view=view,
         refresh=refresh_after(view.states),
+        actions=visit.allowed(actions.of_replay(view)) if isinstance(view, Coverage) else [],
         seen=visible,
         cell=cell,
         runs=visit.found(named, RunSearch(), 1, _PER_PAGE),
         places=visit.places([configured]),
-        may_fill=visit.permissions.may_replay(),
+        may_fill=visit.permissions.may_trigger("replay"),
         dag=replay_dag(configured),
     )
 
@@ -332,9 +343,14 @@ def runs(visit: Visited, asked: Asked) -> Response:
 def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
     view = visit.run(name)
-    may_roll_back = view.state == "published" and visit.permissions.may_roll_back()
-    refresh = refresh_after([view.activity])
-    return visit.page("run.html", view=view, may_roll_back=may_roll_back, refresh=refresh)
+    may_replay = visit.permissions.may_trigger("replay")
+    return visit.page(
+        "run.html",
+        view=view,
+        refresh=refresh_after([view.activity]),
+        again=actions.again(view) if may_replay else "",
+        actions=visit.allowed(actions.of_run(view)),
+    )
 
 
 @router.get("/runs/{name}/report.html")
@@ -368,7 +384,7 @@ def fill(visit: Visited) -> Response:
     given = {name: query.getlist(name) for name in query}
     # The form and its messages list only what the user may see.
     visible = replace(visit.settings, declarations=permissions.declared(visit.declared))
-    if not permissions.may_replay() or not visible.declarations.streams:
+    if not permissions.may_trigger("replay") or not visible.declarations.streams:
         raise refuse()
     fields = fields_of(visible, given)
     streams = [check_name("stream", name) for name in streams_in(fields)]

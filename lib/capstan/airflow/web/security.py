@@ -104,21 +104,20 @@ class Permissions:
         readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return {owner for owner, dags in needed.items() if dags <= readable}
 
-    def may_replay(self) -> bool:
-        """Whether the user may trigger `capstan_replay`."""
-        return self._may_trigger(dag_id("replay"))
-
-    def may_roll_back(self) -> bool:
-        """Whether the user may trigger `capstan_rollback`."""
-        return self._may_trigger(dag_id("rollback"))
-
-    def _may_trigger(self, dag: str) -> bool:
+    def may_trigger(self, kind: str) -> bool:
+        """Whether the user may trigger Capstan's DAG of a kind, such as `replay`."""
+        dag = dag_id(kind)
         return get_auth_manager().is_authorized_dag(
             method="POST",
             access_entity=DagAccessEntity.RUN,
             details=DagDetails(id=dag, team_name=_teams([dag]).get(dag)),
             user=self.user,
         )
+
+
+def paused(dags: Collection[str]) -> set[str]:
+    """The DAGs, of those given, that are paused: their runs wait."""
+    return set(DagModel.get_paused_dag_ids(list(dags))) if dags else set()
 
 
 def _run_dag(name: str | None, config: ProjectConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import field
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
@@ -83,7 +83,8 @@ class Replay(Declared):
         follow: The name of the cursor of a followed replay. Each run covers the times completed
             since the previous one; a pipeline continues from its state at that point.
         checks: Checks for every output row, in addition to those of the target.
-        approve: Whether a person must approve between audit and publish.
+        approve: Whether a person must approve between audit and publish; `others`: who has not
+            triggered the run.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
         spark: Spark settings of the runs that Airflow submits.
         description: One line for people.
@@ -113,7 +114,7 @@ class Replay(Declared):
     schedule: Schedule | None = None
     follow: Annotated[str, name_of("follow")] | None = None
     checks: Checks = field(default=())
-    approve: bool = False
+    approve: bool | Literal["others"] = False
     notify: References = field(default=())
     spark: SparkSettings = field(default_factory=dict, hash=False)
     description: str = ""

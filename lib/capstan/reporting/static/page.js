@@ -72,7 +72,7 @@
   };
 
   const read = (form) => {
-    const conf = {};
+    const conf = JSON.parse(form.dataset.conf || "{}");
     for (const field of form.querySelectorAll("[data-kind]")) {
       const text = field.value.trim();
       const kind = field.dataset.kind;
@@ -108,9 +108,78 @@
     return typeof detail === "string" ? detail : JSON.stringify(detail || answer);
   };
 
+  // The command of an action, with the range that is filled in.
+  const quoted = (text) => (/^[\w:.,+/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const command = (form) => {
+    const options = [...form.querySelectorAll("[data-range]")]
+      .filter((field) => field.value.trim())
+      .map((field) => ` --${field.name} ${quoted(field.value.trim())}`);
+    const shown = form.querySelector("[data-command]");
+    shown.textContent = shown.dataset.command + options.join("");
+    return shown.textContent;
+  };
+
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form.action");
+    if (form) {
+      command(form);
+    }
+  });
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target instanceof Element ? event.target.closest("[data-copy]") : null;
+    if (!button) {
+      return;
+    }
+    try {
+      await navigator.clipboard.writeText(command(button.form));
+      button.textContent = "Copied";
+    } catch {
+      // Without the right to the clipboard, the command is selected.
+      window.getSelection().selectAllChildren(button.form.querySelector("[data-command]"));
+    }
+  });
+
+  // A range of the calendar: from one cell to another, both clicked with the Shift key.
+  let first = null;
+  document.addEventListener("click", (event) => {
+    const cell = event.target instanceof Element ? event.target.closest("[data-since]") : null;
+    const bounds = [...document.querySelectorAll("[data-range]")];
+    if (!cell || !event.shiftKey || bounds.length === 0) {
+      return;
+    }
+    event.preventDefault();
+    const cells = [...document.querySelectorAll("[data-since]")];
+    const ends = [cells.indexOf(first ?? cell), cells.indexOf(cell)].sort((a, b) => a - b);
+    first = first ? null : cell;
+    for (const [place, each] of cells.entries()) {
+      each.classList.toggle("chosen", place >= ends[0] && place <= ends[1]);
+    }
+    for (const field of bounds) {
+      const [since, until] = ends.map((place) => cells[place].dataset);
+      field.value = field.name === "since" ? since.since : until.until;
+      command(field.form);
+    }
+  });
+
+  // A request to Airflow's API as the user; JSON alone, which no other site can send.
+  const send = async (method, url, body) => {
+    const response = await fetch(url, {
+      method,
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    const answer = await response.json();
+    if (!response.ok) {
+      throw new Error(`${response.status}: ${errorText(answer)}`);
+    }
+    return answer;
+  };
+
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (!(form instanceof HTMLFormElement) || form.id !== "fill") {
+    if (!(form instanceof HTMLFormElement) || !form.dataset.runs) {
       return;
     }
     event.preventDefault();
@@ -119,24 +188,19 @@
       return;
     }
     const button = form.querySelector("button");
-    const message = document.getElementById("said");
+    const message = form.querySelector("[role=alert]");
     button.disabled = true;
     message.textContent = "";
     try {
-      const response = await fetch(form.dataset.runs, {
-        method: "POST",
-        credentials: "same-origin",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ conf: read(form), logical_date: null }),
-      });
-      const answer = await response.json();
-      if (response.ok) {
-        leave(form.dataset.page + encodeURIComponent(answer.dag_run_id));
-        return;
+      const unpause = form.querySelector("[data-unpause]");
+      if (unpause) {
+        await send("PATCH", unpause.dataset.unpause, { is_paused: false });
       }
-      message.textContent = `${response.status}: ${errorText(answer)}`;
+      const run = await send("POST", form.dataset.runs, { conf: read(form), logical_date: null });
+      leave(form.dataset.page + encodeURIComponent(run.dag_run_id));
+      return;
     } catch (error) {
-      message.textContent = String(error);
+      message.textContent = error.message;
     }
     button.disabled = false;
   });

@@ -1,0 +1,105 @@
+"""The DAGs that a person starts to repair something: roll back, verify, put back, unlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from airflow.sdk import DAG, Context, Param
+
+from capstan.airflow.dags import docs
+from capstan.airflow.dags.defaults import new_dag, task_arguments
+from capstan.airflow.dags.form import filled, switch, workers_field
+from capstan.airflow.lake_files import labels_by_stream
+from capstan.airflow.operators.jobs import RollbackOperator
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.tasks.failures import as_task
+
+
+class StreamJobOperator(CapstanSubmitOperator):
+    """Submits a job whose request is the run's parameters: `verify` or `put_back` of a stream."""
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the job, and return its result."""
+        self.request = filled(context["params"])
+        return super().execute(context)
+
+
+class UnlockOperator(CapstanOperator):
+    """Declares a run dead, and releases its claim, without Spark.
+
+    The XCom has the `run`, and the `attempt` that was unlocked; 0 if it held no claim.
+    """
+
+    ui_color = "#f3ecd2"
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Release the claim."""
+        from capstan.replay.run import unlock
+        from capstan.storage.lake import Lake
+
+        run = str(context["params"]["run"]).strip()
+        with as_task():
+            lake = Lake.at(self.settings.lake)
+            lake.require()
+            attempt = unlock(lake, run)
+        done = f"the claim of attempt {attempt} is released" if attempt else "it had no claim"
+        self.log.info("run %s: %s", run, done)
+        return {"run": run, "attempt": attempt}
+
+
+def rollback_dags(settings: Settings) -> Iterator[DAG]:
+    """The DAG that rolls back a run; none if no stream is declared."""
+    if settings.declarations.streams:
+        with _by_hand(settings, "rollback", _RUN) as dag:
+            RollbackOperator(**task_arguments(settings, "rollback"))
+        yield dag
+
+
+def repair_dags(settings: Settings) -> Iterator[DAG]:
+    """The DAGs that verify, put late records back, and unlock; none if no stream is declared."""
+    streams = list(settings.declarations.streams)
+    if not streams:
+        return
+    stream = {"stream": Param(streams[0], type="string", enum=streams, title="Stream")}
+    chosen = {
+        **stream,
+        "workers": workers_field(labels_by_stream(settings)),
+        "deep": switch("Deep", "Also compare all records with their counts and hashes.", None),
+    }
+    with _by_hand(settings, "verify", chosen) as dag:
+        StreamJobOperator(app="verify", **task_arguments(settings, "verify"))
+    yield dag
+    with _by_hand(settings, "put_back", stream) as dag:
+        StreamJobOperator(app="put_back", **task_arguments(settings, "put_back"))
+    yield dag
+    with _by_hand(settings, "unlock", _RUN) as dag:
+        UnlockOperator(**task_arguments(settings, "unlock"))
+    yield dag
+
+
+_RUN: Mapping[str, Param] = {
+    "run": Param(
+        type="string",
+        minLength=1,
+        title="Run",
+        description_md="The run's name, from the page *Capstan* or `capstan runs`.",
+    )
+}
+
+
+def _by_hand(settings: Settings, kind: str, params: Mapping[str, Param]) -> DAG:
+    about, doc_md = docs.REPAIRS[kind]
+    return new_dag(
+        settings,
+        kind,
+        description=about,
+        doc_md=doc_md,
+        schedule=None,
+        max_active_runs=4,
+        # Only a person starts it, and should not have to unpause it first.
+        is_paused_upon_creation=False,
+        params=dict(params),
+        tag="repair",
+    )
