@@ -181,7 +181,7 @@ def own_jobs(spark: SparkSession) -> Iterator[list[int]]:
     try:
         yield jobs
     finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         # Jobs are reported on a bus.
         context._jsc.sc().listenerBus().waitUntilEmpty()
         jobs.extend(context.statusTracker().getJobIdsForGroup(group))

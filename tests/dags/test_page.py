@@ -38,8 +38,9 @@ from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.web.actions import again
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
-from capstan.airflow.web.routes import current_settings, make_app, read_ahead
+from capstan.airflow.web.routes import make_app, read_ahead
 from capstan.airflow.web.security import HEADERS, capture_dag, replay_dag
+from capstan.airflow.web.visit import current_settings
 from capstan.cli.app import app as cli
 from capstan.core.times import Box
 from capstan.core.times.region import Region

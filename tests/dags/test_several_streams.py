@@ -17,7 +17,7 @@ from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.lineage import lineage
-from capstan.airflow.web import routes, security
+from capstan.airflow.web import routes, security, visit
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -121,12 +121,12 @@ def test_the_page_plans_streams_that_all_may_be_seen(
     monkeypatch.setattr(security.Permissions, "may_trigger", lambda *_: True)
     given = {"streams": ["orders=sold,payments=paid"], "pipeline": ["paid"], "into": ["t"]}
     query: Any = SimpleNamespace(query_params=Query(given), url=SimpleNamespace(path="/"))
-    monkeypatch.setattr(routes.Visit, "page", lambda visit, name, **shown: shown)
-    visit = routes.Visit(query, setting, user)
+    monkeypatch.setattr(visit.Visit, "page", lambda _, name, **shown: shown)
+    asked = visit.Visit(query, setting, user)
     with pytest.raises(HTTPException):
-        routes.fill(visit)
+        routes.fill(asked)
     allowed.add("capstan_capture__paid")
-    shown: Any = routes.fill(visit)
+    shown: Any = routes.fill(asked)
     assert shown["problem"] == {}
     assert [part["stream"] for part in shown["plan"]["streams"]] == ["sold", "paid"]
 
@@ -241,7 +241,7 @@ def test_a_run_is_shown_to_those_who_may_see_all_its_streams(
     claims.claim(lake, claimed, replay.stream, scope)
     for seen in (set(dags), set(dags) - {dags[2]}):
         allowed.intersection_update(seen)
-        names = routes.Visit(None, setting, user).visible_runs()  # type: ignore[arg-type]
+        names = visit.Visit(None, setting, user).visible_runs()  # type: ignore[arg-type]
         assert (claimed.name in names) is (seen == set(dags))
     stranger: Any = SimpleNamespace(run="r", owner=("sold+../x", None))
     assert user.runs([stranger], setting.declarations) == []

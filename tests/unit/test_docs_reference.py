@@ -169,7 +169,7 @@ def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
-    example, created, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
+    example, created, roots, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
     declared = load_config(path, lake="/lake")
@@ -179,6 +179,8 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     (layout,) = (target.create for target in load_config(path, lake="/lake").targets.values())
     assert layout is not None
     assert layout.cluster_by == ("_time.event", "customer")
+    path.write_text(roots, encoding="utf-8")
+    assert load_config(path, lake="/lake").roots[0] == "/lake"
     path.write_text("streams:\n  clicks:\n" + indent(kafka, "    "), encoding="utf-8")
     (clicks,) = load_config(path, lake="/lake").streams.values()
     assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")

@@ -42,7 +42,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @lru_cache(maxsize=1)
 def _pages() -> ASGIApp:
-    from capstan.airflow.web.routes import current_settings, make_app, read_ahead
+    from capstan.airflow.web.routes import make_app, read_ahead
+    from capstan.airflow.web.visit import current_settings
 
     pages = make_app()
     read_ahead(current_settings())

@@ -5,41 +5,27 @@ Names in a request are checked before any lookup, and permission is checked befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
 from threading import Thread
 from typing import Annotated
 
-from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.core_api.security import get_user, requires_authenticated
-from airflow.configuration import conf
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
+from airflow.api_fastapi.core_api.security import requires_authenticated
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.settings import Settings
 from capstan.airflow.web import actions
-from capstan.airflow.web.actions import Action
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
 from capstan.airflow.web.run_query import Asked
-from capstan.airflow.web.security import (
-    Permissions,
-    capture_dag,
-    guard,
-    paused,
-    refuse,
-    rendered,
-    replay_dag,
-)
+from capstan.airflow.web.security import capture_dag, guard, refuse, replay_dag
 from capstan.airflow.web.task_progress import informed
-from capstan.core.config import ProjectConfig, Replay, check_name
+from capstan.airflow.web.visit import Visit, visit_of
+from capstan.core.config import check_name
 from capstan.core.json_object import printed_json
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import refresh_after
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import Coverage, require_tape, view_coverage, view_coverages
@@ -48,8 +34,7 @@ from capstan.reporting.listings import report_facts
 from capstan.reporting.lists.paging import ListPage, part_of
 from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.lists.table_view import list_tables, view_written
-from capstan.reporting.run_heads import RunHeads, read_heads
-from capstan.reporting.run_view import RunView, list_claimed, view_run
+from capstan.reporting.run_heads import read_heads
 from capstan.reporting.stream_view import (
     StreamHistory,
     stream_names,
@@ -106,96 +91,7 @@ def _read_overview(settings: Settings) -> None:
         view_coverages(lake, declared, list(declared.replays))
 
 
-def current_settings() -> Settings:
-    """The settings, read at each request because the declaration file may change."""
-    return read_page_settings(Path(conf.get_mandatory_value("core", "dags_folder")))
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A request by a user, with the lake and the declarations as they are now."""
-
-    request: Request
-    settings: Settings
-    permissions: Permissions
-
-    @property
-    def lake(self) -> Lake:
-        """The lake, which may not exist."""
-        return Lake.at(self.settings.lake)
-
-    @property
-    def declared(self) -> ProjectConfig:
-        """What is declared."""
-        return self.settings.declarations
-
-    def page(self, template: str, here: str = "", **values: object) -> Response:
-        """A page; `here` is its path, if it is in the navigation."""
-        text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
-        return HTMLResponse(text)
-
-    def allowed(self, listed: Iterable[Action]) -> list[Action]:
-        """The actions, of those given, whose DAG the user may trigger."""
-        allowed = [each for each in listed if self.permissions.may_trigger(each.kind)]
-        waiting = paused({each.dag for each in allowed})
-        return [replace(each, paused=each.dag in waiting) for each in allowed]
-
-    def runs(self) -> RunHeads:
-        """The runs that the user may see, newest first."""
-        self.lake.require()
-        every = read_heads(self.lake)
-        return every.owned_by(self.permissions.owners(every.owners, self.declared))
-
-    def found(self, runs: RunHeads, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
-        """A page of some runs as a search finds them, with what goes on with each."""
-        page = runs.page(search, number, size)
-        return replace(page, items=informed(page.items))
-
-    def newest(self, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
-        """The same of all runs; those that have only a claim come first."""
-        page = self.found(self.runs(), search, number, size)
-        if number > 1 or search != RunSearch(stream=search.stream):
-            return page
-        claimed = self.permissions.runs(list_claimed(self.lake), self.declared)
-        claimed = [run for run in claimed if not search.stream or search.stream in run.streams]
-        return replace(page, items=[*informed(claimed), *page.items])
-
-    def visible_runs(self) -> set[str]:
-        """Names of runs that the user may see; a run with only a claim belongs to its streams."""
-        claimed = list_claimed(self.lake)
-        streams = self.permissions.streams({name for run in claimed for name in run.streams})
-        visible = [run.run for run in claimed if streams.issuperset(run.streams)]
-        return {*self.runs().names, *visible}
-
-    def places(self, replays: Iterable[Replay]) -> dict[str, str]:
-        """The paths of the tables of declared replays, by replay; without those that have none."""
-        places: dict[str, str] = {}
-        for replay in replays:
-            with suppress(CapstanError):
-                places[replay.name] = target_path(self.lake, self.declared, replay.target)[0]
-        return places
-
-    def run(self, name: str) -> RunView:
-        """A run that the user may see."""
-        self.lake.require()
-        view = view_run(self.lake, name)
-        if not self.permissions.runs([view], self.declared):
-            # As if it did not exist: names of runs reveal names of tables.
-            raise InvalidRequestError(
-                "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
-            )
-        return informed([view])[0]
-
-
-def _visit(
-    request: Request,
-    settings: Annotated[Settings, Depends(current_settings)],
-    user: Annotated[BaseUser, Depends(get_user)],
-) -> Visit:
-    return Visit(request, settings, Permissions(user))
-
-
-Visited = Annotated[Visit, Depends(_visit)]
+Visited = Annotated[Visit, Depends(visit_of)]
 
 
 @router.get("/")
