@@ -716,6 +716,27 @@ def test_the_form_is_hidden_from_users_who_may_not_trigger(
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
 
 
+def test_a_run_that_waits_is_decided_about_by_who_may(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "first.replay"}
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    kept.stepped(UNFINISHED, "intent", {"request": {}, "certificate": {}})
+    kept.stepped(UNFINISHED, "audited", {"audit": {}})
+    page = f"{PREFIX}/runs/{UNFINISHED}"
+    # Airflow does not know a run of the command line.
+    assert "data-decide" not in seeing(*ALL).get(page).text
+    kept.stepped(UNFINISHED, "audited", {"audit": {}, "made_by": made})
+    text = seeing(*ALL).get(page).text
+    assert re.findall('data-decide="([^"]*)"', text) == [
+        "/api/v2/dags/capstan_replay/dagRuns/r%3A1%2B0/taskInstances/first.approve/-1/hitlDetails"
+    ]
+    assert re.findall('<button type="submit"[^>]* value="([^"]*)"', text) == ["Approve", "Reject"]
+    assert "data-decide" not in seeing(*ALL, role="viewer").get(page).text
+    kept.stepped(UNFINISHED, "rejected", {"by": "ada"})
+    assert "data-decide" not in seeing(*ALL).get(page).text
+
+
 GAPS = {"fill": True, "replays": ["by_day"]}
 ACTIONS = {
     f"/runs/{RUN}": [("audit", {"runs": [RUN]}), ("rollback", {"run": RUN})],

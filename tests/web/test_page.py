@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 from playwright.sync_api import Error
 
+from tests.support.airflow_api import until
 from tests.support.browser import ask_for_decision, log_in, new_page, rests
 
 if TYPE_CHECKING:
@@ -122,14 +123,19 @@ def approved(world: World, page: Page, pictures: Path, run: str) -> str:
     assert reported["audit"]["passed"]  # type: ignore[index]
 
     name = str(reported["run"])
+    asked = f"/dags/{REPLAY}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails"
     inner = look(page, world, name)
     inner.get_by_role("heading", name="What publishing would change").wait_for()
     inner.get_by_text("audited", exact=True).first.wait_for()
     page.screenshot(path=pictures / "page-waits.png")
 
-    decide = ask_for_decision(page, world.rest, REPLAY, run, "as agreed")
+    ask_for_decision(page, world.rest, REPLAY, run, "not from here")
     page.screenshot(path=pictures / "approve.png")
-    decide("Approve")
+    inner = look(page, world, name)
+    inner.get_by_label("Reason").fill("as agreed")
+    inner.get_by_role("button", name="Approve").click()
+    until(lambda: world.rest.call("GET", asked)["response_received"] or None, 240)
+    rests(page)
     world.rest.require(REPLAY, run)
     certificate = world.rest.xcom(REPLAY, run, "publish")
     assert isinstance(certificate, dict)

@@ -1,4 +1,4 @@
-"""Paths of pages of Airflow's UI, below its address."""
+"""Paths of pages of Airflow's UI and of its API, below its address."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def task_path(dag: str, run: str, task: str, map_index: int = -1) -> str:
 def log_path(by: MadeBy) -> str:
     """The log of the try that has made something."""
     return f"{task_path(by.dag, by.dag_run, by.task, by.map_index)}?try_number={by.try_number}"
+
+
+def decision_path(by: MadeBy) -> str:
+    """Where the API takes the decision about a run that a task has left waiting.
+
+    The task `approve` is in the same task group.
+    """
+    group, _, _ = by.task.rpartition(".")
+    run = f"dags/{quote(by.dag, safe='')}/dagRuns/{quote(by.dag_run, safe='')}"
+    task = quote(f"{group}.approve" if group else "approve", safe="")
+    return f"api/v2/{run}/taskInstances/{task}/{by.map_index}/hitlDetails"

@@ -244,6 +244,7 @@ def run(visit: Visited, name: str) -> Response:
         "run.html",
         view=view,
         refresh=refresh_after([view.activity]),
+        decision=visit.decision(view),
         again=actions.again(view) if may_replay else "",
         actions=visit.allowed(actions.of_run(view)),
     )

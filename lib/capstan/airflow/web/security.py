@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
@@ -106,10 +107,16 @@ class Permissions:
 
     def may_trigger(self, kind: str) -> bool:
         """Whether the user may trigger Capstan's DAG of a kind, such as `replay`."""
-        dag = dag_id(kind)
+        return self._may("POST", dag_id(kind), DagAccessEntity.RUN)
+
+    def may_decide(self, dag: str) -> bool:
+        """Whether the user may answer what runs of a DAG ask."""
+        return self._may("PUT", dag, DagAccessEntity.HITL_DETAIL)
+
+    def _may(self, method: ResourceMethod, dag: str, entity: DagAccessEntity) -> bool:
         return get_auth_manager().is_authorized_dag(
-            method="POST",
-            access_entity=DagAccessEntity.RUN,
+            method=method,
+            access_entity=entity,
             details=DagDetails(id=dag, team_name=_teams([dag]).get(dag)),
             user=self.user,
         )

@@ -22,6 +22,8 @@ from capstan.airflow.web.task_progress import informed
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
+from capstan.reporting.activity import Activity
+from capstan.reporting.airflow_paths import decision_path
 from capstan.reporting.lists.paging import ListPage
 from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.run_heads import RunHeads, read_heads
@@ -62,6 +64,12 @@ class Visit:
         allowed = [each for each in listed if self.permissions.may_trigger(each.kind)]
         waiting = paused({each.dag for each in allowed})
         return [replace(each, paused=each.dag in waiting) for each in allowed]
+
+    def decision(self, run: RunView) -> str:
+        """Where Airflow takes the user's decision about a run; empty if it takes none."""
+        by = run.made_by if run.activity is Activity.WAITING else None
+        may_decide = by is not None and by.task != "" and self.permissions.may_decide(by.dag)
+        return decision_path(by) if by is not None and may_decide else ""
 
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""

@@ -179,7 +179,7 @@
 
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (!(form instanceof HTMLFormElement) || !form.dataset.runs) {
+    if (!(form instanceof HTMLFormElement) || !(form.dataset.runs || form.dataset.decide)) {
       return;
     }
     event.preventDefault();
@@ -192,6 +192,14 @@
     button.disabled = true;
     message.textContent = "";
     try {
+      if (form.dataset.decide) {
+        await send("PATCH", form.dataset.decide, {
+          chosen_options: [event.submitter.value],
+          params_input: { reason: form.elements.reason.value },
+        });
+        window.location.reload();
+        return;
+      }
       const unpause = form.querySelector("[data-unpause]");
       if (unpause) {
         await send("PATCH", unpause.dataset.unpause, { is_paused: false });
