@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +36,8 @@ class RunHeads:
     """Some runs of a lake, the newest first."""
 
     lake: Lake
-    _runs: pa.Table  # with columns `run`, `stream` and `replay`
+    # With columns `run`, `stream`, `replay`, `at` and `step`, the newest one.
+    _runs: pa.Table
 
     def __len__(self) -> int:
         """The number of runs."""
@@ -59,6 +61,34 @@ class RunHeads:
         named = _keys(self._runs)
         return RunHeads(self.lake, self._runs.filter(pc.is_in(named, value_set=_keys(chosen))))
 
+    @property
+    def by_stream(self) -> dict[str, int]:
+        """Their number by stream."""
+        counted = self._runs.group_by("stream").aggregate([("run", "count")]).to_pylist()
+        return {row["stream"]: row["run_count"] for row in counted}
+
+    def at_step(self, *steps: Step) -> RunHeads:
+        """Those whose newest step is one of these; of runs that have published, it is `done`."""
+        wanted = pa.array(map(str, steps), pa.string())
+        return RunHeads(
+            self.lake, self._runs.filter(pc.is_in(self._runs["step"], value_set=wanted))
+        )
+
+    def since(self, moment: datetime) -> RunHeads:
+        """Those with a step at or after a moment."""
+        bound = pa.scalar(moment, pa.timestamp("us", "UTC"))
+        return RunHeads(self.lake, self._runs.filter(pc.greater_equal(self._runs["at"], bound)))
+
+    def without(self, names: Collection[str]) -> RunHeads:
+        """Those that have other names."""
+        named = pc.is_in(self._runs["run"], value_set=pa.array(names, pa.string()))
+        return RunHeads(self.lake, self._runs.filter(pc.invert(named)))
+
+    def moments(self, count: int) -> dict[str, datetime]:
+        """The names of the newest ones, with the times of their newest steps."""
+        newest = self._runs.slice(0, count)
+        return dict(zip(newest["run"].to_pylist(), newest["at"].to_pylist(), strict=True))
+
     def views(self, first: int, count: int) -> list[RunView]:
         """A part of them, with all details."""
         names = self._runs["run"].slice(first, count).to_pylist()
@@ -77,7 +107,7 @@ def _heads(path: str) -> pa.Table:
     steps = read_incrementally("run steps", path, _add_steps)["steps"].sort_by("at")
     intents = steps.filter(pc.equal(steps["step"], str(Step.INTENT)))
     done = steps.filter(pc.equal(steps["step"], str(Step.DONE)))
-    runs = _last(steps, ["run"], "stream", "at")
+    runs = _last(steps, ["run"], "stream", "at", "step")
     # As `History.effective_intent`: of the attempt that has published, or else the newest; and the
     # first one if that attempt has none.
     newest = _last(intents, ["run"], "replay").rename_columns(["run", "newest"])
@@ -91,9 +121,12 @@ def _heads(path: str) -> pa.Table:
     known, is_done = pc.is_valid(runs["known"]), pc.is_valid(runs["attempt"])
     fallback = pc.if_else(is_done, runs["first"], runs["newest"])
     replay = pc.if_else(known, runs["effective"], fallback)
+    # An attempt that lost its claim may record its end after its successor has published.
+    step = pc.if_else(is_done, str(Step.DONE), runs["step"])
     return (
         runs.select(["run", "stream", "at"])
         .append_column("replay", replay)
+        .append_column("step", step)
         .sort_by([("at", "descending")])
     )
 

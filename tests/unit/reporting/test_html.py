@@ -19,6 +19,7 @@ from capstan.cli import main
 from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.reporting import formatting
+from capstan.reporting.attention.items import AttentionItem, AttentionList
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell, Coverage
 from capstan.reporting.html import STATIC, environment, render, report_policy, run_report, static
@@ -150,8 +151,13 @@ def pages(lake):
     common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root + HOSTILE}
     view = view_stream(lake, NOTHING, "s")
     runs = list_runs(lake)
+    item = AttentionItem(
+        kind="failed", subject="run", name=HOSTILE, stream=HOSTILE, text=HOSTILE, first=HOSTILE,
+        command=HOSTILE, form=HOSTILE,
+    )  # fmt: skip
     yield render(
-        "overview.html", problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
+        "overview.html", attention=AttentionList((item,), {("failed", HOSTILE): 9}), may_fill=True,
+        problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
         streams=view_streams(lake, NOTHING, ["s"]), replays=[], runs=runs, more=0, **common,
     )  # fmt: skip
     yield render(

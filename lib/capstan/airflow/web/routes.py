@@ -15,7 +15,7 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user, requires_authenticated
 from airflow.configuration import conf
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_files import read_page_settings
@@ -32,8 +32,15 @@ from capstan.airflow.web.security import (
 from capstan.core.config import ProjectConfig, check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
+from capstan.reporting.attention.gather import list_attention
 from capstan.reporting.commit_history import read_commit_times
-from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
+from capstan.reporting.coverage_view import (
+    Coverage,
+    NoCoverage,
+    require_tape,
+    view_coverage,
+    view_coverages,
+)
 from capstan.reporting.html import STATIC, report_policy, run_report, static
 from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import (
@@ -44,6 +51,7 @@ from capstan.reporting.run_view import (
     view_tables,
 )
 from capstan.reporting.stream_view import (
+    NoView,
     StreamHistory,
     stream_names,
     view_payload,
@@ -124,6 +132,17 @@ class Visit:
         text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
         return HTMLResponse(text)
 
+    def streams(self) -> list[StreamHistory | NoView]:
+        """The streams that the user may see."""
+        names = stream_names(self.lake, self.declared)
+        visible = self.permissions.streams(names)
+        return view_streams(self.lake, self.declared, [n for n in names if n in visible])
+
+    def coverages(self) -> list[Coverage | NoCoverage]:
+        """The coverage of the declared replays that the user may see."""
+        replays = self.permissions.replays(self.declared.replays.values())
+        return view_coverages(self.lake, self.declared, [replay.name for replay in replays])
+
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""
         every = read_heads(self.lake)
@@ -160,27 +179,38 @@ Visited = Annotated[Visit, Depends(_visit)]
 
 @router.get("/")
 def overview(visit: Visited) -> Response:
-    """Streams, replays with their coverage, and the newest runs."""
+    """What needs attention, streams, replays with their coverage, and the newest runs."""
     lake, declared, permissions = visit.lake, visit.declared, visit.permissions
     problems: list[dict[str, object]] = []
     try:
         lake.require()
     except CapstanError as error:
         problems.append(error.summary())
-    names = stream_names(lake, declared)
-    visible = permissions.streams(names)
-    replays = [replay.name for replay in permissions.replays(declared.replays.values())]
+    streams, replays = visit.streams(), visit.coverages()
     runs = visit.runs() if not problems else None
+    # Without a lake, nobody knows.
+    listed = None if runs is None else list_attention(lake, declared, streams, replays, runs)
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
         "/",
         problems=problems,
-        streams=view_streams(lake, declared, [name for name in names if name in visible]),
-        replays=view_coverages(lake, declared, replays),
+        attention=listed,
+        may_fill=permissions.may_replay(),
+        streams=streams,
+        replays=replays,
         runs=runs.views(0, _NEWEST) if runs else [],
         more=len(runs) if runs and len(runs) > _NEWEST else 0,
     )
+
+
+@router.get("/attention.json")
+def attention(visit: Visited) -> Response:
+    """What needs a person, of what the user may see."""
+    visit.lake.require()
+    streams, replays = visit.streams(), visit.coverages()
+    listed = list_attention(visit.lake, visit.declared, streams, replays, visit.runs())
+    return JSONResponse(listed.to_json())
 
 
 @router.get("/streams/{name}")
