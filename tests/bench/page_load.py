@@ -16,8 +16,10 @@ from typing import Final
 from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.reporting.attention.gather import list_attention
 from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.html import render
+from capstan.reporting.run_heads import read_heads
 from capstan.reporting.run_view import list_runs
 from capstan.reporting.stream_view import stream_names, view_streams
 from capstan.storage.delta import table_cache
@@ -151,7 +153,9 @@ def main(name: str, folder: Path, kept: str) -> None:
 
 def overview(lake: Lake, declared: ProjectConfig) -> str:
     """The overview of a lake, as the plugin renders it for a user who may see everything."""
-    runs = list_runs(lake)
+    runs, heads = list_runs(lake), read_heads(lake)
+    streams = view_streams(lake, declared, stream_names(lake, declared))
+    replays = view_coverages(lake, declared, list(declared.replays))
     return render(
         "overview.html",
         base="/capstan",
@@ -159,8 +163,10 @@ def overview(lake: Lake, declared: ProjectConfig) -> str:
         here="/",
         lake=lake.root,
         problems=[],
-        streams=view_streams(lake, declared, stream_names(lake, declared)),
-        replays=view_coverages(lake, declared, list(declared.replays)),
+        attention=list_attention(lake, declared, streams, replays, heads),
+        may_fill=True,
+        streams=streams,
+        replays=replays,
         runs=runs[:_NEWEST],
         more=len(runs),
     )

@@ -270,6 +270,77 @@ def test_pages_show_only_data_of_visible_dags(
         assert "south" not in answer.text
 
 
+WAITS = "by_day-0f0f0f0f-1"
+
+
+def listed(client: TestClient) -> dict[str, list[dict[str, Any]]]:
+    """What needs attention, by kind."""
+    answer = client.get(f"{PREFIX}/attention.json")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for item in answer.json()["attention"]:
+        by_kind.setdefault(item["kind"], []).append(item)
+    return by_kind
+
+
+def test_what_needs_attention_comes_first(seeing: Callable[..., TestClient], lake: Lake) -> None:
+    day = int(START.timestamp()) * 1_000_000
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    kept.claimed(WAITS, [0, 1], Region(Box((day + DAY_US,), (day + 2 * DAY_US,))))
+    kept.stepped(WAITS, "intent", {"request": {}, "certificate": {"records": 7}})
+    kept.stepped(WAITS, "audited", {})
+    client = seeing(*ALL)
+    text = client.get(f"{PREFIX}/").text
+    assert text.index('id="attention"') < text.index('id="streams"')
+    block = text[text.index('id="attention"') : text.index('id="streams"')]
+    assert f'<a href="{PREFIX}/runs/{WAITS}">{WAITS}</a>' in block
+    assert "7 records from the start wait to be published into by_day" in block
+    assert f"<code>capstan publish {WAITS}</code>" in block
+    assert f'<a href="{PREFIX}/replays/by_day">by_day</a>' in block
+    assert "<code>capstan backfill by_day</code>" in block
+    found = listed(client)
+    assert {kind: [item["name"] for item in items] for kind, items in found.items()} == {
+        "waiting": [WAITS], "gap": ["by_day"], "stale": ["by_day"],
+    }  # fmt: skip
+    # A form leads to a DAG, which not all may trigger.
+    fills = re.findall(r'href="([^"]*/fill[^"]*)"', block)
+    forms = [item["form"] for kind in ("gap", "stale") for item in found[kind]]
+    assert [fill.replace("&amp;", "&") for fill in fills] == [PREFIX + form for form in forms]
+    assert [client.get(PREFIX + form).status_code for form in forms] == [200, 200]
+    block = seeing(*ALL, role="viewer").get(f"{PREFIX}/").text.partition('id="streams"')[0]
+    assert WAITS in block
+    assert "/fill" not in block
+
+
+def test_attention_is_only_to_what_a_user_may_see(
+    seeing: Callable[..., TestClient], lake: Lake
+) -> None:
+    day = int(START.timestamp()) * 1_000_000
+    now = datetime.now(UTC)
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=now)
+    kept.failed(WAITS, [0], Region(Box((day + 3 * DAY_US,), (day + 4 * DAY_US,))))
+    secret = Books(lake, "secret", lake.table("hidden"), _claims=19, _now=now)
+    secret.failed("hidden-0a0a0a0a-1", [0], Region(Box((day,), (day + DAY_US,))))
+    assert set(listed(seeing(*ALL))) == {"failed", "gap", "stale"}
+    assert listed(seeing()) == listed(seeing(ALL[0])) == {}
+    assert set(listed(seeing(*ALL[:2]))) == {"failed"}
+    for dags in ((), ALL[:1], ALL):
+        client = seeing(*dags)
+        for path in ("/", "/attention.json"):
+            text = client.get(f"{PREFIX}{path}").text
+            assert ("secret" in text, "hidden" in text) == (False, False)
+    assert "Nothing needs attention." in seeing().get(f"{PREFIX}/").text
+
+
+def test_a_missing_lake_is_no_lake_in_order(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    client = seeing(*ALL)
+    Path(place.lake).rename(place.root / "gone")
+    assert 'id="attention"' not in client.get(f"{PREFIX}/").text
+    assert client.get(f"{PREFIX}/attention.json").status_code == 503
+
+
 def test_existence_is_revealed_only_to_users_with_access(seeing: Callable[..., TestClient]) -> None:
     client = seeing(REPLAY_DAG, capture_dag("nowhere"))
     codes = {

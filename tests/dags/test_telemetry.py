@@ -14,6 +14,8 @@ from opentelemetry import metrics as otel
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from capstan.airflow.settings import read_settings
+from capstan.airflow.tasks.telemetry import send_attention
+from capstan.reporting.attention.items import AttentionList
 from capstan.storage.lake import Lake
 from tests.support.recorded_tapes import Recorded
 
@@ -82,6 +84,15 @@ def test_figures_of_a_stream_arrive(place: Place, told) -> None:
     assert actual["airflow.capstan.late_records_total.little.late"] == "4|g"
     assert actual["airflow.capstan.unverified_commits.little"] == "1|g"
     assert "airflow.capstan.worker_frontier_lag_seconds.little.a_b_c" in actual
+
+
+def test_what_needs_a_person_is_counted(place: Place, told) -> None:
+    lay(place)
+    listed = AttentionList((), {("waiting", "little"): 3})
+    send_attention(read_settings(place.root / "dag.py"), listed)
+    actual = told()
+    assert actual["airflow.capstan.attention.little.waiting"] == "3|g"
+    assert actual["airflow.capstan.attention.little.gap"] == "0|g"
 
 
 def test_where_tags_are_kept_they_tell_streams_apart(place: Place, told, monkeypatch) -> None:

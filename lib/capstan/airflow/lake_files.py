@@ -1,9 +1,10 @@
 """Small text files in the lake, through which Airflow's components share what they know.
 
-Captures leave the worker labels that they have found, which trigger forms then offer. Tasks leave a
-copy of the declarations for the page: with DAG bundles from Git, or in images of their own, the API
-server has no DAG folder. DAG files are parsed often: nothing here opens a table, and only a lake in
-an object store loads pyarrow.
+Captures leave the worker labels that they have found, which trigger forms then offer. The DAG
+`capstan_attention` leaves what it has found, so that it tells of it once. Tasks leave a copy of the
+declarations for the page: with DAG bundles from Git, or in images of their own, the API server has
+no DAG folder. DAG files are parsed often: nothing here opens a table, and only a lake in an object
+store loads pyarrow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from capstan.spark.project_home import replacing
 
 _LABELS = "labels.json"
 _DECLARATIONS = "streams.yaml"
+_ATTENTION = "attention.json"
 
 
 def portable_declarations(settings: Settings) -> str | None:
@@ -73,6 +75,21 @@ def remember_labels(settings: Settings, stream: str, labels: Sequence[str]) -> N
         _write(settings.lake, _LABELS, json.dumps(known, sort_keys=True))
 
 
+def told_attention(settings: Settings) -> dict[str, int]:
+    """What needed a person at the last look, by key, with its number; empty before the first."""
+    try:
+        content = json.loads(_read(settings.lake, _ATTENTION) or "{}")
+    except ValueError:
+        return {}
+    numbers = content.items() if isinstance(content, dict) else ()
+    return {key: number for key, number in numbers if isinstance(number, int)}
+
+
+def remember_attention(settings: Settings, numbers: Mapping[str, int]) -> None:
+    """Save what needs a person; what was saved stays when that fails, which raises an error."""
+    _put(settings.lake, _ATTENTION, json.dumps(numbers, sort_keys=True))
+
+
 def _declared(stream: Stream) -> tuple[str, ...]:
     workers = stream.workers
     if isinstance(workers, ByKey):
@@ -107,10 +124,15 @@ def _read(lake: str, name: str) -> str | None:
 def _write(lake: str, name: str, text: str) -> None:
     """Write a file at the top of the lake, atomically; a failure to write is ignored."""
     with suppress(OSError, CapstanError):
-        if "://" in lake:
-            from capstan.storage.lake import write_text
+        _put(lake, name, text)
 
-            write_text(f"{lake}/{name}", text)
-            return
-        with replacing(Path(lake, name)) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
+
+def _put(lake: str, name: str, text: str) -> None:
+    """Write a file at the top of the lake, atomically."""
+    if "://" in lake:
+        from capstan.storage.lake import write_text
+
+        write_text(f"{lake}/{name}", text)
+        return
+    with replacing(Path(lake, name)) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

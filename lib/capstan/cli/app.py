@@ -51,6 +51,7 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "setup": (setup.setup, "kafka"),
     "demo": (setup.demo, ""),
     "doctor": (setup.doctor, "--deep"),
+    "status": (show.status, ""),
     "streams": (show.streams, ""),
     "show": (show.show, "flights --as-of 12"),
     "capture": (capture.capture, "flights"),

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
+from capstan.reporting.attention.gather import read_attention
+from capstan.reporting.attention.items import KINDS, AttentionList
 from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import (
     NoView,
@@ -71,6 +73,7 @@ METRICS: Final = {
         ("written_timestamp_seconds", "Time of the last write to the tape"),
         ("runs", "Runs by result", "result"),
         ("run_timestamp_seconds", "Time of the newest run with this result", "result"),
+        ("attention", "Things that need a person, by kind", "kind"),
     )
 }
 """All metrics by name, without `capstan_` and with their unit; counters end with `_total`.
@@ -103,7 +106,11 @@ def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
     # An unreadable tape has a sample of its own, and does not hide the others.
     lake.require()
     names = stream_names(lake, config)
-    return [*stream_samples(lake, config, names), *run_samples(list_runs(lake))]
+    return [
+        *stream_samples(lake, config, names),
+        *run_samples(list_runs(lake)),
+        *attention_samples(read_attention(lake, config), lake.streams()),
+    ]
 
 
 def stream_samples(lake: Lake, config: ProjectConfig, names: Sequence[str]) -> list[Sample]:
@@ -140,6 +147,14 @@ def run_samples(runs: Sequence[RunView]) -> list[Sample]:
             Sample("run_timestamp_seconds", max(of_runs), key),
         )
     ]
+
+
+def attention_samples(listed: AttentionList, names: Iterable[str]) -> list[Sample]:
+    """Samples of what needs a person; of these streams, also of kinds that there are none of."""
+    # Without a zero, an alarm does not end.
+    none = {(kind, name): 0 for name in names for kind in KINDS}
+    counts = sorted({**none, **listed.counts}.items(), key=lambda item: (item[0][1], item[0][0]))
+    return [Sample("attention", count, (stream, kind)) for (kind, stream), count in counts]
 
 
 def frontier_samples(view: StreamView) -> Iterator[Sample]:

@@ -123,6 +123,31 @@ class RunHeads:
         views = found.views(first_of(number, size), size)
         return ListPage(views, number, size, len(found), search.fields)
 
+    @property
+    def by_stream(self) -> dict[str, int]:
+        """Their number by stream."""
+        counted = self._runs.group_by("stream").aggregate([("run", "count")]).to_pylist()
+        return {row["stream"]: row["run_count"] for row in counted}
+
+    def in_state(self, *states: str) -> RunHeads:
+        """Those in one of some states."""
+        return self._filtered(pc.is_in(self._runs["state"], value_set=pa.array(states)))
+
+    def since(self, moment: datetime) -> RunHeads:
+        """Those with a step at or after a moment."""
+        bound = pa.scalar(moment, pa.timestamp("us", "UTC"))
+        return self._filtered(pc.greater_equal(self._runs["at"], bound))
+
+    def without(self, names: Collection[str]) -> RunHeads:
+        """Those that have other names."""
+        named = pc.is_in(self._runs["run"], value_set=pa.array(names, pa.string()))
+        return self._filtered(pc.invert(named))
+
+    def moments(self, count: int) -> dict[str, datetime]:
+        """The names of the newest ones, with the times of their newest steps."""
+        newest = self._runs.slice(0, count)
+        return dict(zip(newest["run"].to_pylist(), newest["at"].to_pylist(), strict=True))
+
     def views(self, first: int, count: int) -> list[RunView]:
         """A part of them, with all details."""
         names = self._runs["run"].slice(first, count).to_pylist()

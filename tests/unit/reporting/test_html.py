@@ -24,6 +24,7 @@ from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.reporting import formatting
 from capstan.reporting.activity import TaskProgress, refresh_after
+from capstan.reporting.attention.items import AttentionItem, AttentionList
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell, Coverage
 from capstan.reporting.html import (
@@ -168,8 +169,13 @@ def pages(lake):
     common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root + HOSTILE}
     view = view_stream(lake, NOTHING, "s")
     runs = list_runs(lake)
+    item = AttentionItem(
+        kind="failed", subject="run", name=HOSTILE, stream=HOSTILE, text=HOSTILE, first=HOSTILE,
+        command=HOSTILE, form=HOSTILE,
+    )  # fmt: skip
     yield render(
-        "overview.html", problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
+        "overview.html", attention=AttentionList((item,), {("failed", HOSTILE): 9}), may_fill=True,
+        problems=[{"error": HOSTILE, "message": HOSTILE, "hint": HOSTILE}],
         streams=view_streams(lake, NOTHING, ["s"]), replays=[], places={}, runs=runs, more=0,
         **common,
     )  # fmt: skip

@@ -142,6 +142,16 @@ run of its own. Replays into a table whose runs need approval are reported but n
 their intervals with `capstan_replay`.
 """
 
+ATTENTION = """
+Looks every quarter of an hour for what needs a person, without Spark: runs that wait for approval,
+failed and dead runs, stalled frontiers, violations, and intervals of declared replays that are
+missing, stale or changed by others. It is the list on the page *Capstan*, and of `capstan status`.
+
+What was not there at the last look is told once: to the notifiers of the streams and replays that
+it concerns (`notify`), and to those in `CAPSTAN_NOTIFY`. The context's `exception` is the error
+`CAP-ATTENTION`, which lists it. The task itself does not fail for it.
+"""
+
 AUDIT = """
 Audits again everything that replays have published. If a later run overwrote part of a run's rows,
 the version that the run wrote is audited; otherwise the table as it is now.
@@ -189,6 +199,7 @@ TASKS = {
     "verify": "Submits the job `verify`; the XCom has each worker.",
     "put_back": "Submits the job `put_back`; the XCom has the number of records.",
     "unlock": "Releases the claim, without Spark.",
+    "look": "Lists what needs a person, and tells notifiers what is new; the XCom is the list.",
     "gaps": "Looks for gaps, without Spark. The report is under *Rendered Templates*.",
     "fill": "Submits the job `backfill`; the XCom lists each run.",
     "audits": "Lists published runs, without Spark.",

@@ -86,13 +86,7 @@ def _chosen(settings: Settings, names: list[str] | None) -> list[Replay]:
     declared = settings.declarations
     if names:
         return [declared.replay(name) for name in names]
-    return [
-        replay
-        for replay in declared.replays.values()
-        # A following replay replays each time once it is complete: it has no intervals.
-        if replay.follow is None
-        and (replay.since is not None or replay.until is not None or replay.schedule is not None)
-    ]
+    return [replay for replay in declared.replays.values() if replay.has_intervals]
 
 
 def _entry(

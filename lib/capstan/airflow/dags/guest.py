@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, TaskGroup
 
 from capstan.airflow.assets import REPLAYED
+from capstan.airflow.dags.attention import attention_dags
 from capstan.airflow.dags.audit import audit_dags
 from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_dags
@@ -24,6 +25,7 @@ from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 
 _KINDS = {
+    "attention": attention_dags,
     "audit": audit_dags,
     "backfill": backfill_dags,
     "capture": capture_dags,
@@ -55,8 +57,9 @@ def capstan_dags(
 
     Args:
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
-        kinds: Which DAGs: `audit`, `backfill`, `capture`, `follow`, `gaps`, `maintain`, `replay`,
-            `rollback`, and `repair` for those that verify, put late records back, and unlock.
+        kinds: Which DAGs: `attention`, `audit`, `backfill`, `capture`, `follow`, `gaps`,
+            `maintain`, `replay`, `rollback`, and `repair` for those that verify, put late records
+            back, and unlock.
         lake: The lake; by default `CAPSTAN_LAKE`.
         config: The declaration file; by default `CAPSTAN_CONFIG`.
         streams: The former name of `config`.

@@ -1,26 +1,33 @@
-"""Failure notifications: notifiers named by declarations, called before the error's last line.
+"""Notifications of failures, and of what has come to need a person.
 
 `notify: [my_alerts:ON_CALL]` names an object of a module in the DAG folder, or of any importable
 module: an Airflow notifier with its settings; a notifier class that needs none; or a function of
-the task's context, whose `exception` is the failure. Notifiers in `CAPSTAN_NOTIFY` apply to every
-task.
+the task's context, whose `exception` is the failure, or the error `CAP-ATTENTION` that lists what
+needs a person. Notifiers in `CAPSTAN_NOTIFY` apply to every task. Those of a failure are called
+before the error's last line.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.notifier import BaseNotifier
 
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import log_error_last
+from capstan.airflow.tasks.failures import failure, log_error_last
 from capstan.core.config import Replay, Stream, split_streams
 from capstan.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from capstan.reporting.attention.items import AttentionItem
+
 Callback = Callable[[Any], None]
+
+_log = logging.getLogger(__name__)
 
 
 def on_failure(settings: Settings, declared: Stream | Replay | None = None) -> list[Callback]:
@@ -65,6 +72,37 @@ def of_concerned(settings: Settings) -> Callback:
                 _find(name)(context)
 
     return notify
+
+
+def tell(settings: Settings, context: Any, items: Sequence[AttentionItem]) -> None:
+    """Call each notifier once with those of some entries that concern its streams and replays.
+
+    One that raises an error is logged, and does not keep the others from being called.
+    """
+    # Not at the top: parsing a DAG file should not import table readers.
+    from capstan.reporting.attention.items import needs_attention
+
+    by_notifier: dict[str, list[AttentionItem]] = {}
+    for item in items:
+        for name in dict.fromkeys((*settings.notify, *_notified(settings, item))):
+            by_notifier.setdefault(name, []).append(item)
+    for name, concerning in by_notifier.items():
+        error = needs_attention(concerning, len(concerning))
+        told = failure(error.exit_code, error.to_json())
+        try:
+            _find(name)({**context, "exception": told})
+        except Exception:
+            _log.exception("%s could not be notified", name)
+
+
+def _notified(settings: Settings, item: AttentionItem) -> Iterator[str]:
+    """The notifiers of the streams and the replay that an entry concerns."""
+    declared = settings.declarations
+    for name in split_streams(item.stream):
+        if name in declared.streams:
+            yield from declared.streams[name].notify
+    if item.replay in declared.replays:
+        yield from declared.replays[item.replay].notify
 
 
 def _concerned(settings: Settings, about: Mapping[str, Any]) -> Iterator[str]:

@@ -52,7 +52,7 @@ class UnlockOperator(CapstanOperator):
 def rollback_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that rolls back a run; none if no stream is declared."""
     if settings.declarations.streams:
-        with _by_hand(settings, "rollback", _RUN) as dag:
+        with _by_hand(settings, "rollback", _run_field()) as dag:
             RollbackOperator(**task_arguments(settings, "rollback"))
         yield dag
 
@@ -62,31 +62,35 @@ def repair_dags(settings: Settings) -> Iterator[DAG]:
     streams = list(settings.declarations.streams)
     if not streams:
         return
-    stream = {"stream": Param(streams[0], type="string", enum=streams, title="Stream")}
     chosen = {
-        **stream,
+        **_stream_field(streams),
         "workers": workers_field(labels_by_stream(settings)),
         "deep": switch("Deep", "Also compare all records with their counts and hashes.", None),
     }
     with _by_hand(settings, "verify", chosen) as dag:
         StreamJobOperator(app="verify", **task_arguments(settings, "verify"))
     yield dag
-    with _by_hand(settings, "put_back", stream) as dag:
+    with _by_hand(settings, "put_back", _stream_field(streams)) as dag:
         StreamJobOperator(app="put_back", **task_arguments(settings, "put_back"))
     yield dag
-    with _by_hand(settings, "unlock", _RUN) as dag:
+    with _by_hand(settings, "unlock", _run_field()) as dag:
         UnlockOperator(**task_arguments(settings, "unlock"))
     yield dag
 
 
-_RUN: Mapping[str, Param] = {
-    "run": Param(
-        type="string",
-        minLength=1,
-        title="Run",
-        description_md="The run's name, from the page *Capstan* or `capstan runs`.",
-    )
-}
+def _stream_field(streams: list[str]) -> dict[str, Param]:
+    return {"stream": Param(streams[0], type="string", enum=streams, title="Stream")}
+
+
+def _run_field() -> dict[str, Param]:
+    return {
+        "run": Param(
+            type="string",
+            minLength=1,
+            title="Run",
+            description_md="The run's name, from the page *Capstan* or `capstan runs`.",
+        )
+    }
 
 
 def _by_hand(settings: Settings, kind: str, params: Mapping[str, Param]) -> DAG:

@@ -48,3 +48,8 @@ def of_declared(settings: Settings, declared: Stream | Replay) -> BaseTimetable 
 def daily() -> BaseTimetable:
     """The timetable of a run at each midnight."""
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
+
+
+def quarter_hourly() -> BaseTimetable:
+    """The timetable of a run at each quarter of an hour."""
+    return CronTriggerTimetable("*/15 * * * *", timezone="UTC")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.settings import Settings
@@ -27,6 +27,7 @@ from capstan.core.config import check_name
 from capstan.core.json_object import printed_json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.activity import refresh_after
+from capstan.reporting.attention.gather import list_attention
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import Coverage, require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
@@ -96,27 +97,28 @@ Visited = Annotated[Visit, Depends(visit_of)]
 
 @router.get("/")
 def overview(visit: Visited) -> Response:
-    """Streams, replays with their coverage, and the newest runs."""
+    """What needs attention, streams, replays with their coverage, and the newest runs."""
     lake, declared, permissions = visit.lake, visit.declared, visit.permissions
     problems: list[dict[str, object]] = []
     try:
         lake.require()
     except CapstanError as error:
         problems.append(error.summary())
-    names = stream_names(lake, declared)
-    visible = permissions.streams(names)
-    replays = permissions.replays(declared.replays.values())
+    streams, covered = visit.streams(), visit.coverages()
     runs = visit.runs() if not problems else None
     newest = [] if runs is None else visit.newest(RunSearch(), 1, _NEWEST).items
-    covered = view_coverages(lake, declared, [r.name for r in replays], informed=informed)
+    # Without a lake, nobody knows.
+    listed = None if runs is None else list_attention(lake, declared, streams, covered, runs)
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
         "/",
         problems=problems,
-        streams=view_streams(lake, declared, [name for name in names if name in visible]),
+        attention=listed,
+        may_fill=permissions.may_trigger("replay"),
+        streams=streams,
         replays=covered,
-        places=visit.places(replays),
+        places=visit.places(view.declared for view in covered),
         runs=newest,
         more=len(runs) if runs and len(runs) > _NEWEST else 0,
         refresh=refresh_after(
@@ -126,6 +128,15 @@ def overview(visit: Visited) -> Response:
             ]
         ),
     )
+
+
+@router.get("/attention.json")
+def attention(visit: Visited) -> Response:
+    """What needs a person, of what the user may see."""
+    visit.lake.require()
+    streams, replays = visit.streams(), visit.coverages()
+    listed = list_attention(visit.lake, visit.declared, streams, replays, visit.runs())
+    return JSONResponse(listed.to_json())
 
 
 @router.get("/streams/{name}")

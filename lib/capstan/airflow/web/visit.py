@@ -24,10 +24,12 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import Activity
 from capstan.reporting.airflow_paths import decision_path
+from capstan.reporting.coverage_view import Coverage, NoCoverage, view_coverages
 from capstan.reporting.lists.paging import ListPage
 from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import RunView, list_claimed, view_run
+from capstan.reporting.stream_view import NoView, StreamHistory, stream_names, view_streams
 from capstan.storage.lake import Lake
 
 
@@ -70,6 +72,18 @@ class Visit:
         by = run.made_by if run.activity is Activity.WAITING else None
         may_decide = by is not None and by.task != "" and self.permissions.may_decide(by.dag)
         return decision_path(by) if by is not None and may_decide else ""
+
+    def streams(self) -> list[StreamHistory | NoView]:
+        """The streams that the user may see."""
+        names = stream_names(self.lake, self.declared)
+        visible = self.permissions.streams(names)
+        return view_streams(self.lake, self.declared, [n for n in names if n in visible])
+
+    def coverages(self) -> list[Coverage | NoCoverage]:
+        """The coverage of the declared replays that the user may see."""
+        replays = self.permissions.replays(self.declared.replays.values())
+        names = [replay.name for replay in replays]
+        return view_coverages(self.lake, self.declared, names, informed=informed)
 
     def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""

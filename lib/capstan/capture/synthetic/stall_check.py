@@ -6,7 +6,7 @@ Delta's log gives the time of that commit, which is when the frontier last moved
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, read_columns
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.tape import index
+from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Tape, newest_cut
 
 _INSTANT = timedelta(microseconds=1)
@@ -33,7 +34,7 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
         return
     states = index.worker_states(tape, newest_cut(tape))
     frontier = index.frontier_of(tape, states)
-    holding = [s.label for s in states if set(s.frontier.elements) & set(frontier.elements)]
+    holding = holders(states, frontier)
     times = [tape.time_type.render(time) for time in frontier.elements]
     raise CheckFailedError(
         "CAP-STALLED",
@@ -47,6 +48,11 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
         since=since.isoformat(),
         workers=holding,
     )
+
+
+def holders(states: Iterable[WorkerState], frontier: Antichain) -> list[str]:
+    """The labels of the workers that hold a time of the stream's frontier."""
+    return [s.label for s in states if set(s.frontier.elements) & set(frontier.elements)]
 
 
 def frontier_since(tape: Tape, limit: datetime) -> datetime | None:

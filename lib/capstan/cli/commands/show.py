@@ -1,4 +1,4 @@
-"""`streams`, `show`, `runs`, `report`, `metrics`: what the tables say, without a JVM."""
+"""`status`, `streams`, `show`, `runs`, `report`, `metrics`: what tables say, without a JVM."""
 
 from __future__ import annotations
 
@@ -12,6 +12,33 @@ from capstan.cli.options import AsOf, Run, Stream
 from capstan.cli.output import facts, frontier, row_table, same, table, write_file
 from capstan.core.json_object import Json
 from capstan.errors import SystemFailureError
+
+
+def status(context: typer.Context) -> int:
+    """List what needs a person, with what to do about it; exits with 1 if anything does.
+
+    Runs that wait for approval, failed and dead runs, stalled frontiers, violations, and intervals
+    of declared replays that are missing, stale or changed by others.
+    """
+    from capstan.reporting.attention.gather import read_attention
+
+    shell = shell_of(context)
+    listed = read_attention(shell.lake, shell.declarations())
+    value = {"lake": shell.lake.root, **listed.to_json()}
+    if not listed.items:
+        return shell.output.checked(value, None, "nothing needs attention")
+    shown = row_table(
+        "",
+        {
+            "kind": "kind",
+            "since": lambda row: row["since"] or row["first"],
+            "concerns": lambda row: f"{row['subject']} {row['name']}",
+            "what": "text",
+            "what to do": "command",
+        },
+        [item.to_json() for item in listed.items],
+    )
+    return shell.output.checked(value, listed.error, shown, listed.more)
 
 
 def streams(context: typer.Context) -> int:

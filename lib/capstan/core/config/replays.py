@@ -196,6 +196,15 @@ class Replay(Declared):
         )
 
     @property
+    def has_intervals(self) -> bool:
+        """Whether its intervals are all to be written: it has a range or a schedule.
+
+        A following replay has no intervals: it replays each time once that is complete.
+        """
+        bounds = (self.since, self.until, self.schedule)
+        return self.follow is None and any(bound is not None for bound in bounds)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the streams that it reads."""
         return tuple(dict.fromkeys(split_streams(self.stream)))
