@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from capstan.airflow.web.security import HEADERS
 from capstan.reporting.html import STATIC, static
 from tests.support.browser import new_page
@@ -16,7 +18,7 @@ PAGE = """<!doctype html><html lang="en"><head><title>Runs</title>
 <link rel="stylesheet" href="/capstan/style.css"><script src="/capstan/page.js"></script></head>
 <body><main{refresh}>
 <h1>Runs</h1>
-<section aria-labelledby="filter"><h2 id="filter">Filter</h2><form><input name="stream"></form>
+<section aria-labelledby="filter"><h2 id="filter">Filter</h2><form>{field}</form>
 <p>{number}</p></section>
 <section aria-labelledby="runs"><h2 id="runs">Runs</h2><p id="state">{state}</p>
 <details><summary>More</summary><p>of it</p></details></section>
@@ -34,6 +36,7 @@ class Server:
         """Prepare the answers: for each, the attribute of `main`, and what is shown."""
         self.states = states
         self.asked = 0
+        self.field = '<input name="stream">'
 
     def answer(self, route: Route) -> None:
         name = route.request.url.removeprefix(f"{AT}/")
@@ -48,8 +51,9 @@ class Server:
             else ""
         )
         text = PAGE.format(
-            refresh=refresh, state=state, number=self.asked, more=more, tall="line\n" * 300
-        )
+            refresh=refresh, state=state, number=self.asked, more=more, tall="line\n" * 300,
+            field=self.field,
+        )  # fmt: skip
         route.fulfill(body=text, content_type="text/html", headers=HEADERS)
 
 
@@ -85,8 +89,10 @@ def test_a_page_follows_what_runs_until_nothing_does(browser: Browser) -> None:
     assert server.asked == 4
 
 
-def test_what_a_person_is_about_to_send_stays(browser: Browser) -> None:
+@pytest.mark.parametrize("field", ['<input name="stream">', "<textarea></textarea>"])
+def test_what_a_person_is_about_to_send_stays(browser: Browser, field: str) -> None:
     server = Server((SOON, "running"))
+    server.field = field
     page = looking(browser, server)
     page.get_by_role("textbox").fill("flights")
     asked = server.asked

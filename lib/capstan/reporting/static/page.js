@@ -228,7 +228,7 @@
     return (
       chosen ||
       part.contains(document.activeElement) ||
-      [...part.querySelectorAll("input, select")].some(changed)
+      [...part.querySelectorAll("input, select, textarea")].some(changed)
     );
   };
 
