@@ -126,8 +126,16 @@ def approved(world: World, page: Page, pictures: Path, run: str) -> str:
     asked = f"/dags/{REPLAY}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails"
     inner = look(page, world, name)
     inner.get_by_role("heading", name="What publishing would change").wait_for()
-    inner.get_by_text("audited", exact=True).first.wait_for()
-    page.screenshot(path=pictures / "page-waits.png")
+    inner.get_by_text("waiting", exact=False).first.wait_for()
+    inner.get_by_role("row").filter(has_text=re.compile("started.*admin")).wait_for()
+    page.screenshot(path=pictures / "page-waits.png", full_page=True)
+    inner.get_by_role("link", name="Required Actions of the DAG run").click()
+    page.wait_for_url(re.compile(rf".*/dags/{REPLAY}/runs/.+/required_actions"))
+    page.get_by_text(f"Publish {name}").first.wait_for()
+    inner = look(page, world, name)
+    inner.get_by_role("link", name="log of replay, try 1").click()
+    page.wait_for_url(re.compile(rf".*/dags/{REPLAY}/runs/.+/tasks/replay\?try_number=1"))
+    page.get_by_text("replay.audited").first.wait_for()
 
     ask_for_decision(page, world.rest, REPLAY, run, "not from here")
     page.screenshot(path=pictures / "approve.png")
@@ -175,7 +183,8 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     assert len(world.rows(COVERAGE)) == len(rows) - 3
     inner = look(page, world, name)
     inner.get_by_role("heading", name=f"Run {name}").wait_for()
-    inner.get_by_text("rolled back").first.wait_for()
+    for deed in ("approved", "rolled back"):
+        inner.get_by_role("row").filter(has_text=re.compile(f"^{deed}.*admin")).wait_for()
     page.screenshot(path=pictures / "page-rolled-back.png")
     gap = look(page, world, COVERAGE).locator("a, g").filter(has_text=f"{day}: gap")
     gap.first.wait_for(state="attached")

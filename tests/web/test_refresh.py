@@ -24,18 +24,15 @@ PAGE = """<!doctype html><html lang="en"><head><title>Runs</title>
 <details><summary>More</summary><p>of it</p></details></section>
 {more}<section aria-labelledby="tall"><h2 id="tall">Tall</h2><pre>{tall}</pre></section>
 </main></body></html>"""
-
-
 NEW = "<section aria-labelledby='new'><h2 id='new'>New</h2></section>"
 
 
 class Server:
-    """Answers as the plugin does, with a page of each number in turn, of which the last stays."""
+    """Answers as the plugin does: with a state, and after how many seconds to ask again."""
 
-    def __init__(self, *states: tuple[str, str]) -> None:
-        """Prepare the answers: for each, the attribute of `main`, and what is shown."""
-        self.states = states
-        self.asked = 0
+    def __init__(self) -> None:
+        """Begin with a page on which something runs."""
+        self.state, self.refresh, self.asked = "running", ' data-refresh="0.2"', 0
         self.field = '<input name="stream">'
 
     def answer(self, route: Route) -> None:
@@ -43,17 +40,16 @@ class Server:
         if name in STATIC:
             route.fulfill(body=static(name), content_type=STATIC[name], headers=HEADERS)
             return
-        refresh, state = self.states[min(self.asked, len(self.states) - 1)]
         self.asked += 1
-        more = (
-            "<section aria-labelledby='new'><h2 id='new'>New</h2></section>"
-            if state == "new"
-            else ""
-        )
+        more = NEW if self.state == "new" else ""
         text = PAGE.format(
-            refresh=refresh, state=state, number=self.asked, more=more, tall="line\n" * 300,
+            refresh=self.refresh,
+            state=self.state,
+            number=self.asked,
+            more=more,
+            tall="line\n" * 300,
             field=self.field,
-        )  # fmt: skip
+        )
         route.fulfill(body=text, content_type="text/html", headers=HEADERS)
 
 
@@ -65,20 +61,20 @@ def looking(browser: Browser, server: Server) -> Page:
     return page
 
 
-SOON = ' data-refresh="0.2"'
-
-
 def test_a_page_follows_what_runs_until_nothing_does(browser: Browser) -> None:
-    server = Server((SOON, "running"), (SOON, "running"), (SOON, "new"), ("", "published"))
+    server = Server()
     page = looking(browser, server)
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))
     page.on("framenavigated", lambda _: problems.append("loaded again"))
-    page.evaluate("window.scrollTo(0, 400)")
-    page.evaluate("document.querySelector('#tall').mine = 'kept'")
     page.locator("details").evaluate("each => { each.open = true; }")
+    page.evaluate("document.querySelector('#tall').mine = 'kept'")
+    page.evaluate("window.scrollTo(0, 400)")
+    server.state = "new"
     page.get_by_role("heading", name="New").wait_for()
+    server.state, server.refresh = "published", ""
     page.get_by_text("published").wait_for()
+    asked = server.asked
     # What was only in between is gone, and what was not changed is the same element.
     assert page.get_by_role("heading").all_inner_texts() == ["Runs", "Filter", "Runs", "Tall"]
     assert page.evaluate("document.querySelector('#tall').mine") == "kept"
@@ -86,12 +82,12 @@ def test_a_page_follows_what_runs_until_nothing_does(browser: Browser) -> None:
     assert page.locator("details").evaluate("each => each.open")
     assert problems == []
     page.wait_for_timeout(1000)
-    assert server.asked == 4
+    assert server.asked == asked
 
 
 @pytest.mark.parametrize("field", ['<input name="stream">', "<textarea></textarea>"])
 def test_what_a_person_is_about_to_send_stays(browser: Browser, field: str) -> None:
-    server = Server((SOON, "running"))
+    server = Server()
     server.field = field
     page = looking(browser, server)
     page.get_by_role("textbox").fill("flights")
@@ -111,7 +107,7 @@ def test_what_a_person_is_about_to_send_stays(browser: Browser, field: str) -> N
 
 
 def test_a_page_that_nobody_looks_at_asks_for_nothing(browser: Browser) -> None:
-    server = Server((SOON, "running"))
+    server = Server()
     page = looking(browser, server)
     hide = (
         "hidden => Object.defineProperty(document, 'hidden', {value: hidden, configurable: true})"
@@ -128,7 +124,7 @@ def test_a_page_that_nobody_looks_at_asks_for_nothing(browser: Browser) -> None:
 
 
 def test_a_page_without_a_login_stops_and_one_without_a_server_does_not(browser: Browser) -> None:
-    server = Server((SOON, "running"))
+    server = Server()
     page = looking(browser, server)
     codes = [500, 0, 200, 401]
 

@@ -327,11 +327,13 @@ def test_output_awaiting_approval_is_no_gap(place: Place) -> None:
     # Of the second day worker c is missing as well, and of that nothing waits.
     assert [str(item.state) for item in actual] == ["waiting", "gap", "gap", "incomplete"]
     assert actual[0].runs == ("asked",)
+    assert [item.unfinished for item in actual] == [("asked",), ("asked",), (), ()]
     for what in BackfillMode:
         assert "05-01T00" not in dict(spans(place.plan_replays("copy", what=what)))
 
     books.stepped("asked", "rejected", {**staged, "by": "ann"})
-    assert place.states("copy")[0] == "gap"
+    first = place.survey("copy").intervals[0]
+    assert (first.state, first.unfinished) == ("gap", ())
 
 
 def test_waiting_stale_intervals_are_not_replayed(place: Place) -> None:
