@@ -333,10 +333,11 @@ def on_tape(events, time_type):
         yield row
 
 
-def folded(rows, time_type):
-    schema = arrow_schema(events_schema(time_type, stamped=True))
-    batch = pa.RecordBatch.from_pylist(list(rows), schema)
-    outcomes = list(fold([batch], time_type, {0: ResumePoint()}))
+def folded(rows, time_type, size=100):
+    schema, rows = arrow_schema(events_schema(time_type, stamped=True)), list(rows)
+    parts = [rows[at : at + size] for at in range(0, len(rows), size)] or [[]]
+    batches = [pa.RecordBatch.from_pylist(part, schema) for part in parts]
+    outcomes = list(fold(batches, time_type, {0: ResumePoint()}))
     return [FoldResult.from_text(row["outcome"]) for one in outcomes for row in one.to_pylist()]
 
 
@@ -344,15 +345,15 @@ PAIRS = ("T", LEAF, LEAF)
 ON_TAPE = [LEAF, ("P", LEAF, LEAF), ("P", LEAF, ("P", LEAF, LEAF)), PAIRS, ("T", PAIRS, LEAF)]
 
 
-@given(st.data(), st.sampled_from(ON_TAPE))
-def test_a_tape_of_stamps_is_judged_as_the_events_are(data, shape):
+@given(st.data(), st.sampled_from(ON_TAPE), st.integers(1, 10))
+def test_a_tape_of_stamps_is_judged_as_the_events_are(data, shape, size):
     codec = TimeCodec.of(name(shape))
     time_type = replace(WIDE[len(codec.minimum)], order=codec.order)
     events = data.draw(stamped_events(shape))
     verdict = check_all(StreamChecker(codec.minimum, order=codec.order), events)
     found = verdict.violation
     assert model(shape, events, codec.minimum) == (found and (found.seq, found.rule, found.time))
-    results = folded(on_tape(events, time_type), time_type)
+    results = folded(on_tape(events, time_type), time_type, size)
     assert [(r.events, r.records, r.holdings, r.violation) for r in results] == [
         (verdict.events, verdict.records, verdict.holdings, verdict.violation)
     ][: len(events)]

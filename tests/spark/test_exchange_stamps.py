@@ -10,10 +10,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
-from capstan.core.protocol import Messages, Release
+from capstan.core.protocol import Messages, Release, Rule
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -303,12 +304,27 @@ def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Pat
     assert expected.total() == first.records + second.records
     out = form_of(copy, Format.TIMELY, "Product<u64,u64>", "u64", "0.32")
     assert len(exported(spark, lake, copy, tmp_path / "out", out)) == 3
-    # What has no element is in a re-capture of everything alone.
-    put(spark, lake, "none", TIMELY / "s7_unstamped_w2", Format.TIMELY)
+    # Records that are moved to another stamp of their time, worker and batch are missed.
+    records = delta.load(spark, copy.paths.records).where("stamp IS NOT NULL")
+    stamps = F.collect_set(F.to_json("stamp")).alias("stamps")
+    cells = records.groupBy("worker", "batch", "time").agg(stamps).where("size(stamps) > 1")
+    worker, (one, other, *_) = (
+        cells.orderBy("worker", "time").select("worker", "stamps").collect()[0]
+    )
+    spark.sql(
+        f"UPDATE delta.`{copy.paths.records}` SET stamp = from_json('{other}', "
+        f"'ARRAY<STRUCT<t0: BIGINT, t1: BIGINT>>') "
+        f"WHERE worker = {worker} AND to_json(stamp) = '{one}'"
+    )
+    wrong = [each for each in verify(spark, lake, copy, deep=True).workers if each.violation]
+    assert [(each.worker, each.violation.rule) for each in wrong] == [(worker, Rule.CONTENT)]
+    # What has no element is in a re-capture of everything alone. One stamp has an element twice.
+    put(spark, lake, "none", TIMELY / "m1_after_close_w2", Format.TIMELY)
     recapture(spark, lake, RecaptureRequest("none", "all", peers=1))
     actual = by_stamp(spark, open_tape(lake, "all", stamps=True))
     assert actual == by_stamp(spark, open_tape(lake, "none", stamps=True))
-    assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 8
+    assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 7
+    assert actual['[{"t":4},{"t":4},{"t":9}]', 11] == 1
 
 
 def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
     cut = newest_cut(tape)
     refused(lambda: export_topics(spark, lake, tape, to, workers=[3], cut=cut))
     refused(lambda: recapture(spark, lake, RecaptureRequest(NAME, "other")))
+    assert "other" not in lake.streams()
 
 
 def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,19 +12,23 @@ import polars as pl
 import pytest
 
 from capstan.capture.run import capture
+from capstan.core.protocol import Release
+from capstan.core.times import Antichain, Kind, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.interop.kafka import export_topics as topics
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
-from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.kafka.topic_checks import TopicBatch, require_ahead
+from capstan.interop.kafka.topic_layout import TopicHeader, Topics
 from capstan.interop.transfer.export_files import form_of
 from capstan.interop.transfer.recording_format import Format
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import format_of, newest_cut, open_tape
 from capstan.telemetry import instrumentation
 from capstan.verify import verify
+from capstan.verify.event_fold import FoldResult
 from tests.spark.test_exchange_pairs import recordings
-from tests.spark.test_exchange_stamps import TIMELY, exported, files, put
+from tests.spark.test_exchange_stamps import CONFORMANCE, TIMELY, exported, files, put
 from tests.support.sample_streams import lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -157,6 +162,7 @@ def test_what_cannot_come_back_from_a_topic_is_not_sent(
     assert "--into-stream" not in refused.value.hint
 
 
+FORMER = CONFORMANCE / "timely"
 FORMS = {"antichain": "s0_antichain_w2", "none": "s7_unstamped_w2", "one": "g0_strings_w3"}
 
 
@@ -167,10 +173,13 @@ def test_stamps_and_pairs_come_out_of_topics_as_they_went_in(
     folder = TIMELY / FORMS[kind] if kind in FORMS else tmp_path / "sent"
     if kind == "pairs":
         recordings(folder, 7, stamped=True)
-    put(spark, lake, "s", folder, Format.TIMELY)
+    # One element each may have come from timely 0.31, and is sent in the newer form on request.
+    given = "0.32" if kind == "one" else None
+    put(spark, lake, "s", FORMER / FORMS[kind] if given else folder, Format.TIMELY)
     tape = open_tape(lake, "s", stamps=True)
     workers = tuple(index.worker_labels(tape, newest_cut(tape)))
-    done = export_topics(spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape))
+    cut = newest_cut(tape)
+    done = export_topics(spark, lake, tape, PLACE, workers=workers, cut=cut, timely=given)
     assert done.to_json()["timely"] == {"release": "0.32", "assumed": False}
     first = json.loads(sent[0][1])
     assert (first["format"], first["time"]) == (2, tape.time_type.to_json())
@@ -199,19 +208,53 @@ def test_stamps_and_pairs_come_out_of_topics_as_they_went_in(
     held = list(sent)
     if kind == "one":
         with pytest.raises(CheckFailedError, match="in the form of timely 0.32, not 0.31"):
-            export_topics(
-                spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape), timely="0.31"
-            )
+            export_topics(spark, lake, tape, PLACE, workers=workers, cut=cut, timely="0.31")
         assert sent == held
-        assert (
-            export_topics(spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape)).release
-            == "0.32"
-        )
+        again = export_topics(spark, lake, tape, PLACE, workers=workers, cut=cut)
+        assert again.release == "0.32"
+    # Of two stamps of one event, none is taken for the other.
+    if kind == "antichain":
+        topic, text = next(each for each in held if len(json.loads(each[1]).get("stamp", ())) > 1)
+        message = json.loads(text)
+        message["stamp"][-1][-1] += 1
+        sent.append((topic, json.dumps(message)))
+        with pytest.raises(CheckFailedError, match="has two different events with the same number"):
+            import_topics(spark, lake, "other", PLACE)
+        sent.pop()
     # A message of the other form is not passed over.
     topic, text = next(each for each in held if '"stamp":[[' in each[1])
     sent.append((topic, text.replace('"stamp":[[', '"time":[').replace("]]", "]", 1)))
     with pytest.raises(CheckFailedError, match="1 messages of .* do not have a stamp alone"):
         import_topics(spark, lake, "other", PLACE)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "behind"),
+    [
+        ([[0, 5], [3, 3]], True),
+        ([[2, 2], [5, 0]], True),
+        ([[2, 2], [2, 2]], False),
+        ([[2, 3], [3, 2]], False),
+        ([], False),
+    ],
+)
+def test_a_new_worker_is_behind_by_any_element(
+    spark: SparkSession, stamp: list[list[int]], *, behind: bool
+) -> None:
+    time_type = TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
+    header = TopicHeader("s", "a", 0, time_type, "", {0: "a", 1: "b"}, Release.V032)
+    rows = [(1, 0, "messages", 0, None, None, 1, 0, 0, stamp)]
+    messages = spark.createDataFrame(
+        rows,
+        "worker INT, first BIGINT, kind STRING, seq BIGINT, time ARRAY<BIGINT>, "
+        "updates ARRAY<STRUCT<time: ARRAY<BIGINT>, diff: BIGINT>>, records BIGINT, h1 BIGINT, "
+        "h2 BIGINT, stamp ARRAY<ARRAY<BIGINT>>",
+    )
+    batch = TopicBatch(messages, header, {1: 1}, 0)
+    frontier, closed = Antichain.of([(2, 2)]), {1: FoldResult(1, 1, ())}
+    expected = pytest.raises(CheckFailedError, match="CAP-BEHIND: stream copy: worker 1, b, has")
+    with expected if behind else nullcontext():
+        require_ahead(batch, frontier, closed, [0], "copy")
 
 
 def die_at(point: str) -> Callable[[str, Mapping[str, object]], None]:

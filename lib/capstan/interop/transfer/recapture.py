@@ -110,22 +110,23 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
         why = "and the re-capture is declared as one of timely 0.31, with one time each"
         hint = "re-capture it into another stream, with --timely 0.32"
         index.require_one_time(tape, cut, tuple(workers), why, hint)
+    if existing_tape(lake, request.into) is None:
+        # What is refused makes no stream.
+        _require_playable(lake, _source(tape, cut, workers))
     copy = _copy(spark, lake, request, tape, len(workers), timely)
     commit = newest_cut(copy).commit + 1
     played = interrupted_commit(copy, _transaction(copy, commit), "cut")
     cut = cut if played is None else index.find_cut(tape, played)
-    states = [s for s in index.worker_states(tape, cut) if s.worker in workers]
-    after = index.frontier_of(tape, states)
     # The new workers are on the roster before the first commit, and hold the minimum.
     holders = index.worker_states(copy, Cut(max(commit - 1, 0), commit - 1))
     before = index.frontier_of(copy, holders)
+    source = _source(tape, cut, workers, before if commit else None)
+    after = source.region.below
+    assert after is not None
     if after == before and commit:
         return _result(request, cut, copy, records=0, unchanged=True)
     _require_advance(tape, cut, copy, before, after)
-    region = Region(Box.everything(tape.time_type), after, before if commit else None)
-    require_records(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
-    _require_elements(tape, cut, tuple(workers), region)
-    source = _Source(tape, cut, tuple(workers), region)
+    _require_playable(lake, source)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).raise_for_violations()
     return _result(request, cut, copy, records=records, unchanged=False)
@@ -139,6 +140,15 @@ class _Source:
     cut: Cut
     workers: tuple[int, ...]
     region: Region
+
+
+def _source(
+    tape: Tape, cut: Cut, workers: Mapping[int, str], before: Antichain | None = None
+) -> _Source:
+    """What is complete of some workers at a cut, and was not under an earlier frontier."""
+    states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
+    region = Region(Box.everything(tape.time_type), index.frontier_of(tape, states), before)
+    return _Source(tape, cut, tuple(workers), region)
 
 
 def _record(
@@ -261,8 +271,10 @@ def _distributed(records: DataFrame, commit: int, count: int, tape: Tape) -> Dat
     )
 
 
-def _require_elements(tape: Tape, cut: Cut, workers: Sequence[int], region: Region) -> None:
-    """Check that no record is left out because no element of a stamp places it."""
+def _require_playable(lake: Lake, source: _Source) -> None:
+    """Check that no record was retired, or is left out because no element of a stamp places it."""
+    tape, cut, workers, region = source.tape, source.cut, source.workers, source.region
+    require_records(lake, tape, cut, workers, region, "the re-capture", WHOLE)
     # Nothing says when the last of them has come, so no later commit could have them either.
     left_out = not region.is_everything and any(
         records and not stamp for _, stamp, records in index.stamps(tape, cut, workers)

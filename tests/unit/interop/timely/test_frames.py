@@ -160,6 +160,10 @@ def test_damage_is_refused_with_its_place(rubbish, code, about):
     assert len(items) == 4
     assert isinstance(items[3], Damage)
     assert (items[3].rule, items[3].code, items[3].offset) == (Rule.SHAPE, code, len(whole))
+    # The place is that in the recording, also where it arrives in pieces.
+    reader = EventReader(io.BytesIO(whole + rubbish + whole), Frames(TYPES), piece=20)
+    *_, damage = reader.items()
+    assert damage == items[3]
 
 
 def test_what_comes_before_damage_is_given():

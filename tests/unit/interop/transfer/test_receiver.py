@@ -18,12 +18,14 @@ from capstan.interop.transfer.recording_format import Form, Format
 PATIENCE = 60.0
 
 
+def form_of(release):
+    return Form.from_options(Format.TIMELY, time_type="u64", record_type="string", timely=release)
+
+
 @contextmanager
-def receiving():
-    """A receiver of the form of 0.32 at work: it, what stops it, its thread, how to send to it."""
-    form = Form.from_options(
-        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
-    )
+def receiving(release=Release.V032):
+    """A receiver of a form at work: it, what stops it, its thread, how to send to it."""
+    form = form_of(release)
     stopped = threading.Event()
     with Listener(1, form.encoding) as listener:
         receiver = Receiver(0, StreamChecker((0,)), form, listener, Inbox(), stopped.is_set)
@@ -201,6 +203,27 @@ def test_messages_without_elements_wait_for_some_with_one(events, taken):
     assert receiver.refused == (taken not in (2, 3))
     for fault in receiver.faults:
         assert "a stamp without elements, and none has one" in fault
+
+
+@pytest.mark.parametrize("declared", Release)
+def test_a_sender_of_the_other_form_is_refused_at_its_first_messages(declared):
+    encoding = form_of(declared.other).encoding(0)
+    events = [Progress.of([((1,), 1)]), Messages.of((1,), ["x"]), Progress.of([((0,), -1)])]
+    start = len(encoding.encode(events[0], 0))
+    with receiving(declared) as (receiver, _, thread, _):
+        with connect("127.0.0.1", receiver.listener.ports[0], encoding) as sender:
+            for event in events:
+                sender.push(event)
+        until = time.monotonic() + PATIENCE
+        while not (receiver.refused or receiver.faults) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert receiver.refused
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert [item.event for item in receiver.inbox.take(0)] == events[:1]
+    (fault,) = receiver.faults
+    assert f"event 1: the frame at byte {start}: " in fault
+    assert fault.endswith(f"(read as timely {declared}; it fits timely {declared.other})")
 
 
 @pytest.mark.parametrize("count", [1, 1_001])

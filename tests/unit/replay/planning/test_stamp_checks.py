@@ -19,6 +19,7 @@ from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedErro
 from capstan.interop.kafka import export_topics as topic_export
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import at_cuts, make_plan
 from capstan.replay.planning.request import Request
@@ -314,6 +315,15 @@ def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
             call()
         assert caught.value.code == "CAP-STAMP"
     assert not Path(lake.table("t")).exists()
+
+
+def test_a_recapture_that_would_leave_records_out_makes_no_stream(tmp_path: Path) -> None:
+    lake = line(tmp_path, 5)
+    spark: Any = None
+    with pytest.raises(InvalidRequestError, match="complete only when the stream has ended") as it:
+        recapture(spark, lake, RecaptureRequest(NAME, "copy"))
+    assert it.value.code == "CAP-STAMP"
+    assert lake.streams() == [NAME]
 
 
 def test_messages_of_stamps_are_verified(tmp_path: Path) -> None:
