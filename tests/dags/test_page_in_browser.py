@@ -147,3 +147,27 @@ def test_pages_can_be_read_by_others_than_eyes(
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "content", path
+
+
+def test_a_calendar_is_one_stop_of_the_tab_key(
+    browser: Browser, seeing: Callable[..., TestClient]
+) -> None:
+    page = served(new_page(browser), seeing(*ALL))
+    page.goto(f"{ADDRESS}{PREFIX}/replays/by_day")
+    stop = page.locator(".calendar a[tabindex='0']")
+    assert page.locator(".calendar a").count() == 4
+    assert stop.count() == 1
+    stop.focus()
+    for key, day in {
+        "ArrowDown": "2024-05-02", "End": "2024-05-04", "ArrowUp": "2024-05-03",
+        "Home": "2024-05-01", "ArrowLeft": "2024-05-01",
+    }.items():  # fmt: skip
+        page.keyboard.press(key)
+        focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert focused.startswith(day), key
+        assert stop.get_attribute("aria-label") == focused
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('.calendar')") is None
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Plan").wait_for()

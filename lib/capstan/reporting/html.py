@@ -31,6 +31,7 @@ STATIC = {
     "style.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
     "times.js": "text/javascript; charset=utf-8",
+    "calendar.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
 }

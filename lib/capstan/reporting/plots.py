@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, NamedTuple
 
@@ -135,7 +135,8 @@ def frontier_plot(view: StreamHistory, course: CommitTimes) -> StepPlot | None:
         )
         for state in furthest_behind(view)
     ]
-    return _plot(view, course, "Frontier", lines, coordinate_axis(view.coordinate, *_span(lines)))
+    up = coordinate_axis(view.coordinate, *_span(lines))
+    return _plot(view, course, "Frontier", lines, replace(up, name=f"frontier, {up.name}"))
 
 
 def lag_plot(view: StreamHistory, course: CommitTimes) -> StepPlot | None:
@@ -148,7 +149,7 @@ def lag_plot(view: StreamHistory, course: CommitTimes) -> StepPlot | None:
         ]
         texts = [length_text(view.coordinate, lag) or "not known" for lag in lags]
         lines.append(Line(state.label, lags, texts))
-    up = length_axis("behind the last record", view.coordinate, _span(lines)[1])
+    up = length_axis("lag behind the last record", view.coordinate, _span(lines)[1])
     return _plot(view, course, "Lag", lines, up)
 
 
