@@ -240,16 +240,6 @@
     return fresh;
   };
 
-  // A part as the server gave it: with times in UTC.
-  const asGiven = (part) => {
-    const given = part.cloneNode(true);
-    for (const time of given.querySelectorAll("time[title]")) {
-      time.textContent = time.title;
-      time.removeAttribute("title");
-    }
-    return given;
-  };
-
   const scrolled = (part) => [...part.querySelectorAll(".wide, .plot")].map((each) => each.scrollLeft);
 
   const update = (main, fresh) => {
@@ -262,7 +252,7 @@
       if (!old) {
         return part;
       }
-      if (inUse(old) || asGiven(old).isEqualNode(asShown(old, part))) {
+      if (inUse(old) || old.isEqualNode(asShown(old, part))) {
         return old;
       }
       const places = scrolled(old);
@@ -304,7 +294,10 @@
       const text = response.ok ? await response.text() : "";
       const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
       if (fresh) {
-        update(main, document.adoptNode(fresh));
+        document.adoptNode(fresh);
+        // Other scripts change a page once it is loaded: what is compared has to be changed, too.
+        document.dispatchEvent(new CustomEvent("fresh", { detail: fresh }));
+        update(main, fresh);
         main.removeAttribute("data-refresh");
         Object.assign(main.dataset, fresh.dataset);
       }
