@@ -15,7 +15,7 @@ from airflow.exceptions import ParamValidationError
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
-from capstan.airflow.assets import table_asset
+from capstan.airflow.assets import declared_tables, table_asset
 from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.dags.declared import backfill_dags
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
@@ -54,7 +54,7 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         "capstan_gaps": ["gaps", "fill"],
         "capstan_maintain": ["maintain"],
         "capstan_put_back": ["put_back"],
-        "capstan_rollback": ["rollback"],
+        "capstan_rollback": ["plan", "rollback"],
         "capstan_unlock": ["unlock"],
         "capstan_verify": ["verify"],
         "example_follow_flights": ["worst_day"],
@@ -67,6 +67,17 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         "replay": {"approve", "certificate"}, "approve": {"publish"}, "publish": {"certificate"},
         "certificate": set(),
     }  # fmt: skip
+
+
+def test_each_declared_table_is_an_asset_of_capstan_s_group(dags: dict[str, DAG]) -> None:
+    # Of a table that Airflow hears of by an alias alone, it would make one in no group.
+    [table] = dags["capstan_audit"].get_task("audit").inlets
+    assert (table.name, table.group) == ("capstan/tables/by_day", "capstan")
+    [outlet] = dags["capstan_backfill__by_day"].get_task("replay").outlets
+    assert (outlet, outlet.group) == (table, "capstan")
+    away = Target(name="away", path="/data/away")
+    config = ProjectConfig(DAGS, {}, {}, {"away": away}, {})
+    assert [asset.name for asset in declared_tables(config)] == ["capstan/tables/away"]
 
 
 def test_the_project_s_own_declarations_make_their_dags(
