@@ -88,6 +88,7 @@ PLAN = {
     "silent": ["JFK"], "not_on_tape": ["HPN"], "records": 123456, "times": 1000, "files": 1,
     "files_all": 2, "bytes": 1234567, "late": {"late": 5}, "transform": "by_day",
     "pipeline": {"name": "p", "sink": "s"}, "mode": "append", "target_path": "/lake/tables/t",
+    "unseen": "main.shop.t",
     "covered": [{
         "run": "r-1", "workers": ["EWR"], "since": None, "until": None, "transform": None,
         "stale": True, "records": 4,
