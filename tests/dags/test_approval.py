@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,12 @@ from capstan.airflow.operators.replay import (
 )
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, failure, log_error_last
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
-from tests.support.jvmless_lake import FIRST, lay_tape
+from capstan.storage.ledger.runs import Step, read_history
+from tests.support.jvmless_lake import FIRST, Books, lay_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,7 +173,7 @@ def test_who_triggered_a_run_may_not_approve_it_where_others_have_to(
     task = ApproveOperator(task_id="approve", result=WAITS, others=True)
     with pytest.raises(TaskAwaitingInput):
         execute(task, where)
-    assert task.body.endswith("\n\nSomebody other than `ann` has to approve.")
+    assert task.body.endswith("\n\nSomebody other than ann has to approve.")
     with pytest.raises(TaskRefusedError, match="^CAP-APPROVER: ann triggered this run, "):
         task.execute_complete(where, answer("Approve", "", user))
     assert task.execute_complete(where, answer("Reject", "", user))["approved"] is False
@@ -211,6 +215,26 @@ def test_a_waiting_run_emits_no_asset_event(
     assert where["outlet_events"][table_asset("t")].extra["run"] == "t-1234-1"
 
 
+@pytest.mark.parametrize(("since", "told"), [(1, True), (-3600, False), (None, False)])
+def test_a_replay_that_stood_emits_an_event_only_for_a_try_that_did_not(
+    place: Place, submit: FakeSubmit, since: int | None, told: bool, execute: Any, context: Any
+) -> None:
+    run = "t-1a1a1a1a-1"
+    lake = Lake.at(place.lake)
+    books = Books(lake, "little", lake.table("t"))
+    books.published(run, [0], Region(Box((0,), (1,))))
+    submit.answers({"exit": 0, "result": {**DONE, "run": run, "unchanged": True}})
+    task, where = publisher(SubmitReplayOperator), context()
+    if since is not None:
+        begun = read_history(lake, run).last.at - timedelta(seconds=since)
+        where["dag_run"] = SimpleNamespace(start_date=begun)
+    execute(task, where)
+    assert task.outlets == ([table_asset("t")] if told else [])
+    assert (table_asset("t") in where["outlet_events"]) is told
+    # Its links lead to the run and to the table nevertheless.
+    assert (task.run_name, task.asset_name) == (run, "capstan/tables/t")
+
+
 def test_a_publish_says_who_approved_and_a_rejection_is_final(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
@@ -228,6 +252,35 @@ def test_a_publish_says_who_approved_and_a_rejection_is_final(
     jobs = [Path(word).name for call in submit.calls for word in call["arguments"]  # type: ignore[attr-defined]
             if word.endswith("publish.py")]  # fmt: skip
     assert jobs == ["publish.py"] * 2
+
+
+def waits_for_a_person(lake: Lake, run: str, identity: str) -> None:
+    """The steps of a run that is staged and audited."""
+    books = Books(lake, "little", lake.table("t"))
+    books.claimed(run, [0], Region(Box((0,), (1,))))
+    books.stepped(run, "intent", {}, identity=identity)
+    staged = {"staging": f"{lake.root}/staging/{run}-1"}
+    books.stepped(run, "audited", staged, identity=identity)
+
+
+def test_a_rejection_starts_no_spark(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    lake = Lake.at(place.lake)
+    run = "t-1a1a1a1a-1"
+    waits_for_a_person(lake, run, "1a1a1a1a")
+    decision = {"run": run, "approved": False, "by": "ann", "at": "2024", "reason": "too many"}
+    for _ in range(2):
+        where, task = context(), publisher(PublishOperator)
+        task.request = decision
+        with pytest.raises(TaskRefusedError, match=f"^CAP-REJECTED: run {run} was .*: too many"):
+            execute(task, where)
+        left = where["ti"].pushed["return_value"]
+        assert (left["error"], left["rejected"]["by"]) == ("CAP-REJECTED", "ann")
+        assert where["outlet_events"] == {}
+    last = read_history(lake, run).last
+    assert (last.step, last.detail["reason"]) == (Step.REJECTED, "too many")
+    assert submit.calls == []
 
 
 def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
@@ -263,7 +316,7 @@ def test_the_certificate_comes_from_the_publish_if_there_was_one(
     first, last = {"run": "held"}, {"run": "done"}
     for given, printed in (([last, first], "done"), ([None, first], "held"), (first, "held")):
         task = CertificateOperator(task_id="certificate", result=given)
-        assert execute(task, context()).startswith(f"## Certificate of {printed}\n")
+        assert execute(task, context()).startswith(f"Certificate of {printed}\n")
 
 
 def states(run: Any) -> dict[str, str]:
@@ -357,26 +410,31 @@ def test_a_run_waits_for_a_decision_and_follows_it(
     tape: Place, submit: FakeSubmit, choice: str
 ) -> None:
     into = choice.lower()
-    last = {"exit": 0, "result": {**DONE, "target": into}}
-    if choice == "Reject":
-        last = {"exit": 1, "result": REJECTED}
-    submit.answers({"exit": 0, "result": {**WAITS, "target": into}}, last)
+    waits_for_a_person(Lake.at(tape.lake), "t-1234-1", "1234")
+    done = {"exit": 0, "result": {**DONE, "target": into}}
+    submit.answers({"exit": 0, "result": {**WAITS, "target": into}}, done)
     person = respond(choice)
     run = tape.run("capstan_replay", {"into": into, "until": "2024-05-02", "approve": True})
     person.join(10)
-    first, second = submit.calls
+    first, *rest = submit.calls
     assert first["request"]["approve"] is True  # type: ignore[index]
-    requested: Any = second["request"]
-    assert requested.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
-    assert requested == {
-        "run": "t-1234-1", "approved": choice == "Approve", "by": "ann", "reason": "looked at it",
-    }  # fmt: skip
     ended = states(run)
     if choice == "Approve":
+        requested: Any = rest[0]["request"]
+        assert requested.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
+        assert requested == {
+            "run": "t-1234-1", "approved": True, "by": "ann", "reason": "looked at it",
+        }  # fmt: skip
         assert run.state == "success"
         assert set(ended.values()) == {"success"}
         assert len(events(f"capstan://tables/{into}")) == 1
         return
+    # No Spark has started for it.
+    assert rest == []
+    last = read_history(Lake.at(tape.lake), "t-1234-1").last
+    assert (last.step, last.detail["by"], last.detail["reason"]) == (
+        Step.REJECTED, "ann", "looked at it",
+    )  # fmt: skip
     assert run.state == "failed"
     assert (ended["approve"], ended["publish"]) == ("success", "failed")
     assert ended["certificate"] == "upstream_failed"
@@ -558,8 +616,8 @@ def test_the_plan_shows_which_rows_would_change_on_request(
     assert any(item.endswith("spark_apps/plan.py") for item in call["arguments"])  # type: ignore[attr-defined]
     assert call["request"] == actual["request"]
     assert actual["plan"]["diff"] == WAITS["diff"]
-    assert "| rows added | 3 |" in task.plan
-    assert "| changed | 0 | 2024-05-01 | note=a\\|b | note=c |" in task.plan
+    assert re.search(r"^rows added +3$", task.plan, re.MULTILINE)
+    assert re.search(r"^changed +0 +2024-05-01 +note=a\|b +note=c$", task.plan, re.MULTILINE)
     # What the job answers is the task's, and its failures are Airflow's.
     submit.answers({"exit": 2, "result": {"error": "CAP-MODE", "message": "no", "hint": ""}})
     with pytest.raises(TaskRefusedError, match="^CAP-MODE: no"):

@@ -73,7 +73,7 @@ def test_a_replay_by_hand(captured: Place) -> None:
     certificate = xcom(first, "replay")
     assert certificate["records"] == 32
     assert certificate["audit"]["passed"]
-    assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
+    assert xcom(first, "certificate").startswith(f"Certificate of {certificate['run']}\n")
     assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
     actual = lineage("replay", str(captured.lake), certificate)
     [tape], [table] = actual.inputs, actual.outputs

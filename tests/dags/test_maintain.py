@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.markdown import maintained_markdown
+from capstan.airflow.documents import maintained_document
 from capstan.airflow.tasks.failures import TaskBrokenError, TaskRefusedError
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import lay_tape
@@ -95,40 +95,46 @@ def test_stalled_frontiers_are_reported_without_a_capture(
 def test_the_result_of_maintenance_is_shown() -> None:
     broken = {"error": "CAP-VIOLATION", "message": "worker 3 breaks seq", "hint": ""}
     actual = {**RESULT, "violations": [broken], "error": "CAP-TAPE", "message": "m"}
-    lines = maintained_markdown(actual).splitlines()
-    assert lines[4:] == [
-        "| little | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
-        "|  | ledger runs | 40 | 3 | 70 | 90 | 2 |  |",
+    assert str(maintained_document(actual)).splitlines() == [
+        "Maintenance",
+        "",
+        "stream  table        files before  files  bytes  rewritten  vacuumed  damaged",
+        "------  -----        ------------  -----  -----  ---------  --------  -------",
+        "little  records      40            3      70     90         2         3 to 5",
+        "        ledger runs  40            3      70     90         2",
         "",
         "skipped: others were faster",
         "",
-        "**CAP-VIOLATION**: worker 3 breaks seq",
+        "CAP-VIOLATION: worker 3 breaks seq",
         "",
-        "**CAP-TAPE**: m",
+        "CAP-TAPE: m",
     ]
-    assert maintained_markdown({**RESULT, "violations": [broken], **broken}).count("seq") == 1
+    assert str(maintained_document({**RESULT, "violations": [broken], **broken})).count("seq") == 1
     gone = {"error": "CAP-DAMAGED", "message": "stream a: a file is gone", "hint": ""}
-    lines = maintained_markdown({**RESULT, "failed": [gone], **gone}).splitlines()
-    assert lines[-1] == "**CAP-DAMAGED**: stream a: a file is gone"
+    lines = str(maintained_document({**RESULT, "failed": [gone], **gone})).splitlines()
+    assert lines[-1] == "CAP-DAMAGED: stream a: a file is gone"
     assert lines.count(lines[-1]) == 1
 
 
 def test_values_from_data_are_shown_as_text() -> None:
     """A label of a worker is whatever a source says."""
     label = "worker ![a](https://x/y.png) <b>|`z`"
-    shown = r"worker !\[a\](https://x/y.png) \<b>\|\`z\`"
-    broken = {"error": "CAP-VIOLATION", "message": f"{label}\nbreaks seq", "hint": ""}
+    broken = {"error": "CAP-VIOLATION", "message": f"{label}\nbreaks\x1b[31m seq", "hint": ""}
     table = {**RESULT["tables"][0], "stream": label}
-    actual = {
-        "tables": [table], "busy": [{"message": label}], "violations": [broken],
-        "error": "CAP-TAPE", "message": label,
-    }  # fmt: skip
-    assert maintained_markdown(actual).splitlines()[4:] == [
+    document = maintained_document(
+        {
+            "tables": [table], "busy": [{"message": label}], "violations": [broken],
+            "error": "CAP-TAPE", "message": label,
+        }
+    )  # fmt: skip
+    shown = r"worker !\[a\](https://x/y.png) \<b>\|\`z\`"
+    assert document.markdown.splitlines()[4:] == [
         f"| {shown} | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "",
         f"skipped: {shown}",
         "",
-        f"**CAP-VIOLATION**: {shown} breaks seq",
+        rf"CAP-VIOLATION: {shown} breaks\\x1b\[31m seq",
         "",
-        f"**CAP-TAPE**: {shown}",
+        f"CAP-TAPE: {shown}",
     ]
+    assert str(document).splitlines()[-3:-1] == [rf"CAP-VIOLATION: {label} breaks\x1b[31m seq", ""]

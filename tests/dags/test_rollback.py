@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.markdown import rollback_markdown
+from capstan.airflow.documents import rollback_document
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -43,15 +44,17 @@ def test_one_job_takes_the_run_back_and_the_table_is_told(
     ledgers: Place, submit: Any, execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
-    task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
+    dag = ledgers.bag().dags["capstan_rollback"]
+    task = dag.get_task("rollback")
     reported: list[tuple[object, Any]] = []
     where = {**context(), "params": {"run": " t-0a0a0a0a-1 "}}
+    task.request = execute(dag.get_task("plan"), where)
     [alias] = task.outlets
     where["outlet_events"][alias].add = lambda asset, extra: reported.append((asset, extra))
     assert execute(task, where) == RESULT
     assert [call["request"] for call in submit.calls] == [{"run": "t-0a0a0a0a-1"}]
     assert reported == [(table_asset("t"), RESULT)]
-    assert "| target | t: version 4 has the previous rows |" in task.shown
+    assert "\ntarget       t: version 4 has the previous rows\n" in task.shown
     key = TaskInstanceKey("d", "rollback", "r")
     run, table = (link.get_link(task, ti_key=key) for link in task.operator_extra_links)
     assert run.endswith("/plugin/capstan/capstan/runs/t-0a0a0a0a-1")
@@ -63,9 +66,35 @@ def test_what_was_taken_back_before_changes_no_table(
 ) -> None:
     submit.answers({"exit": 0, "result": {**RESULT, "unchanged": True}})
     task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
-    execute(task, {**context(), "params": {"run": "t-0d0d0d0d-1"}})
+    task.request = {"run": "t-0d0d0d0d-1"}
+    execute(task, context())
     assert task.outlets == []
-    assert "nothing changed" in rollback_markdown({**RESULT, "unchanged": True})
+    assert "nothing changed" in str(rollback_document({**RESULT, "unchanged": True}))
+
+
+def test_what_was_taken_back_before_starts_no_spark(ledgers: Place, submit: Any) -> None:
+    run = ledgers.run("capstan_rollback", {"run": "t-0d0d0d0d-1"})
+    assert run.state == "success"
+    states = {item.task_id: str(item.state) for item in run.get_task_instances()}
+    assert states == {"plan": "success", "rollback": "skipped"}
+    assert submit.calls == []
+
+
+def test_a_refused_rollback_waits_for_no_slot(
+    ledgers: Place, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
+) -> None:
+    monkeypatch.setenv("CAPSTAN_POOL", "spark")
+    dag = ledgers.bag().dags["capstan_rollback"]
+    plan = dag.get_task("plan")
+    assert (plan.pool, dag.get_task("rollback").pool) == ("default_pool", "spark")
+    where = {**context(), "params": {"run": "t-0d0d0d0d-1"}}
+    where["task"] = plan
+    with pytest.raises(DownstreamTasksSkipped) as caught:
+        execute(plan, where)
+    assert caught.value.tasks == ["rollback"]
+    left = where["ti"].pushed["return_value"]
+    assert (left["run"], left["unchanged"]) == ("t-0d0d0d0d-1", True)
+    assert "rolled back  already before, nothing changed" in plan.shown
 
 
 REFUSED = {
@@ -81,7 +110,7 @@ def test_what_cannot_be_taken_back_starts_no_spark(
     ledgers: Place, submit: Any, execute: Any, context: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for run, code in REFUSED.items():
-        task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
+        task = ledgers.bag().dags["capstan_rollback"].get_task("plan")
         with pytest.raises(TaskRefusedError, match=f"^{code}: "):
             execute(task, {**context(), "params": {"run": run}})
     assert ledgers.run("capstan_rollback", {"run": "t-0b0b0b0b-1"}).state == "failed"

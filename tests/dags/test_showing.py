@@ -7,15 +7,21 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
-from capstan.airflow.markdown import audits_markdown, certificate_markdown, plan_markdown
+from capstan.airflow.documents import (
+    approval_document,
+    audits_document,
+    certificate_document,
+    plan_document,
+)
 from capstan.airflow.tasks.job_operator import tell_replay
 from capstan.cli.tables import plan_tables
 from capstan.replay.result import ReplayResult
 from capstan.reporting.html import render
-from capstan.reporting.summaries import plan_facts
+from capstan.reporting.summaries import plan_facts, plan_sentence, plan_title
 from capstan.storage.ledger.certificate import Certificate
 
 CERTIFICATE: dict[str, object] = {
@@ -30,10 +36,17 @@ CERTIFICATE: dict[str, object] = {
 
 
 def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
-    lines = certificate_markdown(CERTIFICATE).splitlines()
+    document = certificate_document(CERTIFICATE)
+    lines = document.markdown.splitlines()
     assert lines[0] == "## Certificate of march-1"
-    rows = dict(line.strip("| ").split(" | ", 1) for line in lines[4:])
-    assert rows["workers"] == "EWR, a\\|b c"
+    assert "| workers | EWR, a\\|b c |" in lines
+    lines = str(document).splitlines()
+    assert lines[:2] == ["Certificate of march-1", ""]
+    # Names and values stand in two columns.
+    assert {line[18:20].strip() for line in lines[2:]} == {""}
+    assert all(line[20] != " " for line in lines[2:])
+    rows = {line[:18].strip(): line[20:] for line in lines[2:]}
+    assert rows["workers"] == "EWR, a|b c"
     assert rows["workers left out"] == "JFK"
     assert rows["times"] == "from the start to before 2013-04-01"
     assert rows["complete"] == "yes, frontier empty: closed"
@@ -47,7 +60,7 @@ def test_a_certificate_is_a_table_with_a_row_for_each_fact() -> None:
 
 def test_what_comes_out_of_data_is_text_and_nothing_else() -> None:
     image = "![x](http://example.invalid/a.png) <img src=x> `code` a\\|b"
-    text = certificate_markdown({**CERTIFICATE, "workers": [image]})
+    text = certificate_document({**CERTIFICATE, "workers": [image]}).markdown
     shown = r"!\[x\](http://example.invalid/a.png) \<img src=x> \`code\` a\\\|b"
     assert f"| workers | {shown} |" in text.splitlines()
 
@@ -55,14 +68,15 @@ def test_what_comes_out_of_data_is_text_and_nothing_else() -> None:
 def test_a_followed_pipeline_s_certificate_names_its_states() -> None:
     state = {"keys": {"a": 2, "b": 3}, "peers": 4}
     printed = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
-    text = certificate_markdown({**CERTIFICATE, "pipeline": printed})
-    assert "| p, sink s; resumed from march-1-1; 5 keys kept on 4 replay workers |" in text
+    text = str(certificate_document({**CERTIFICATE, "pipeline": printed}))
+    assert "  p, sink s; resumed from march-1-1; 5 keys kept on 4 replay workers\n" in text
 
 
 def test_what_a_plan_does_not_know_is_left_out() -> None:
-    text = plan_markdown({"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3})
-    assert "| covered already by | r |" in text
-    assert "| complete | no: the range can still receive records |" in text
+    plan = {"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3}
+    text = str(plan_document(plan))
+    assert "\ncovered already by  r" in text
+    assert "\ncomplete            no: the range can still receive records\n" in text
     assert "published by run" not in text
     assert "None" not in text
 
@@ -74,6 +88,7 @@ PLAN = {
     "silent": ["JFK"], "not_on_tape": ["HPN"], "records": 123456, "times": 1000, "files": 1,
     "files_all": 2, "bytes": 1234567, "late": {"late": 5}, "transform": "by_day",
     "pipeline": {"name": "p", "sink": "s"}, "mode": "append", "target_path": "/lake/tables/t",
+    "unseen": "main.shop.t",
     "covered": [{
         "run": "r-1", "workers": ["EWR"], "since": None, "until": None, "transform": None,
         "stale": True, "records": 4,
@@ -94,12 +109,14 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
         "fill.html", base="", airflow="", here="", lake="/lake", replay="r", problem={}, plan=PLAN,
         fields=[],
     ))  # fmt: skip
-    markdown = plan_markdown(PLAN)
+    document = plan_document(PLAN)
+    markdown, log = document.markdown, str(document)
     for name, _ in plan_facts(PLAN, str):
         if name in ("published by run", "covered already by"):
             continue
         assert f"\n{name} " in shell
         assert f"| {name} | " in markdown
+        assert f"\n{name} " in log
         assert f"<dt>{name.capitalize()}</dt>" in page
     for text in (
         "s, at commit 1,234", "123,456 at 1,000 times", "1 of 2 files, 1.2 MiB", "append",
@@ -108,7 +125,45 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
     ):  # fmt: skip
         assert text in shell, text
         assert text in markdown, text
+        assert text in log, text
         assert text in page, text
+
+
+def test_one_sentence_says_what_would_be_played() -> None:
+    def sentence(**more: object) -> str:
+        return plan_sentence({**PLAN, "since": 3, **more}, str)
+
+    behind = "into t, behind what is there, once a person has approved it."
+    assert sentence() == f"Plays by_day of 123456 records of EWR, JFK of s, from 3, {behind}"
+    assert sentence(stands="r-1") == "Changes nothing: run r-1 has published the same."
+    merged = sentence(workers=list("abcde"), mode="merge", approve=False, until=5)
+    assert merged.endswith(" of 5 workers of s, from 3 to before 5, into t, merged on its keys.")
+    copy = {"transform": None, "pipeline": None, "mode": "replace", "approve": False}
+    assert sentence(**copy).startswith("Plays 123456 records of EWR, JFK of s, from 3, into t, in")
+
+
+@pytest.mark.parametrize(
+    ("more", "title"),
+    [
+        ({}, "replay s EWR+JFK 2013-03-01.. into t"),
+        ({"left_out": [], "until": "2013-03-02T06:00:00.000000Z"},
+         "replay s 2013-03-01..2013-03-02T06:00:00Z into t"),
+        ({"workers": list("abcde"), "since": None, "target": "/data/t/"},
+         "replay s 5-workers into t"),
+    ],
+)  # fmt: skip
+def test_a_title_names_a_run_by_what_it_plays(more: dict[str, object], title: str) -> None:
+    assert plan_title({**PLAN, **more}) == title
+
+
+def test_a_person_is_shown_some_of_many_changed_rows() -> None:
+    rows = [{"kind": "added", "worker": n, "time": "t", "before": None, "after": {"n": n}}
+            for n in range(7)]  # fmt: skip
+    certificate = Certificate.from_json({**CERTIFICATE, "diff": {"sample": rows}})
+    body = approval_document(certificate, "ann").markdown
+    assert body.count("| added |") == 5
+    assert "The page of the run shows 2 more of these rows." in body
+    assert body.endswith("Somebody other than ann has to approve.")
 
 
 def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
@@ -117,14 +172,17 @@ def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
          "cells": 7, "differing": 2},
         {"run": "b", "target": "t", "version": 3, "error": "CAP-CODE", "message": "changed"},
     ]}  # fmt: skip
-    lines = audits_markdown(actual).splitlines()
-    assert lines[-2] == "| a | t | newest | copy | failed (copy): 2 of 7 cells differ |"
-    assert lines[-1] == "| b | t | 3 |  | not audited: changed |"
-    assert len(audits_markdown({}).splitlines()) == 4
+    assert str(audits_document(actual)).splitlines()[2:] == [
+        "run  target  version  audit  result",
+        "---  ------  -------  -----  ------",
+        "a    t       newest   copy   failed (copy): 2 of 7 cells differ",
+        "b    t       3               not audited: changed",
+    ]
+    assert len(str(audits_document({})).splitlines()) == 4
     one = {"stream": "s", "target": "t", "version": None, "kind": "shared-columns",
            "passed": True, "cells": 7, "differing": 0}  # fmt: skip
-    last = audits_markdown(one).splitlines()[-1]
-    assert last == "|  | t | newest | shared-columns | passed (shared-columns, 7 cells) |"
+    last = str(audits_document(one)).splitlines()[-1]
+    assert last.split(maxsplit=3)[2:] == ["shared-columns", "passed (shared-columns, 7 cells)"]
 
 
 def test_events_carry_no_samples_of_rows() -> None:
@@ -140,7 +198,7 @@ def test_a_replay_with_nothing_to_do_changes_no_asset() -> None:
     nothing = ReplayResult(None, unchanged=True).to_json()
     tell_replay(task, {}, nothing)
     assert (task.outlets, task.run_name) == ([], "")
-    assert "nothing new" in certificate_markdown(nothing)
+    assert "nothing new" in str(certificate_document(nothing))
 
 
 def test_targets_have_names_of_their_own() -> None:

@@ -15,7 +15,7 @@ from airflow.exceptions import ParamValidationError
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
-from capstan.airflow.assets import table_asset
+from capstan.airflow.assets import declared_tables, table_asset
 from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.dags.declared import backfill_dags
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
@@ -24,6 +24,7 @@ from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
 from capstan.core.config import ByKey, ProjectConfig, Target
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import CHANGES, HOW, INPUT, OUTPUT
 from tests.bench.airflow_overhead import TASKS
 from tests.bench.dag_parsing import parse
 from tests.support.many_streams import many_streams
@@ -54,7 +55,7 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         "capstan_gaps": ["gaps", "fill"],
         "capstan_maintain": ["maintain"],
         "capstan_put_back": ["put_back"],
-        "capstan_rollback": ["rollback"],
+        "capstan_rollback": ["plan", "rollback"],
         "capstan_unlock": ["unlock"],
         "capstan_verify": ["verify"],
         "example_follow_flights": ["worst_day"],
@@ -67,6 +68,17 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
         "replay": {"approve", "certificate"}, "approve": {"publish"}, "publish": {"certificate"},
         "certificate": set(),
     }  # fmt: skip
+
+
+def test_each_declared_table_is_an_asset_of_capstan_s_group(dags: dict[str, DAG]) -> None:
+    # Of a table that Airflow hears of by an alias alone, it would make one in no group.
+    [table] = dags["capstan_audit"].get_task("audit").inlets
+    assert (table.name, table.group) == ("capstan/tables/by_day", "capstan")
+    [outlet] = dags["capstan_backfill__by_day"].get_task("replay").outlets
+    assert (outlet, outlet.group) == (table, "capstan")
+    away = Target(name="away", path="/data/away")
+    config = ProjectConfig(DAGS, {}, {}, {"away": away}, {})
+    assert [asset.name for asset in declared_tables(config)] == ["capstan/tables/away"]
 
 
 def test_the_project_s_own_declarations_make_their_dags(
@@ -199,13 +211,12 @@ def validated(dag: DAG, conf: dict[str, object]) -> dict[str, object]:
 def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     params = DagSerialization.from_dict(DagSerialization.to_dict(dags["capstan_replay"])).params
     form = {name: params.get_param(name) for name in params}
-    assert form["stream"].schema["enum"] == ["little"]
+    assert (form["stream"].value, form["stream"].schema["enum"]) == ("little", [None, "little"])
     assert form["into"].schema["examples"] == ["by_day"]
     assert form["transform"].schema["enum"] == [None, "by_day"]
     assert form["pipeline"].schema["enum"] == [None, "places"]
-    assert {param.schema.get("section") for param in form.values()} == {
-        "What to replay", "Into which table", "How",
-    }  # fmt: skip
+    sections = [param.schema.get("section") for param in form.values()]
+    assert list(dict.fromkeys(sections)) == [None, INPUT, OUTPUT, CHANGES, HOW]
     assert all(param.schema["title"] for param in form.values())
 
 
@@ -216,7 +227,7 @@ def test_approval_asks_only_for_a_reason(dags: dict[str, DAG]) -> None:
 
 def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     actual = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
-    assert (actual["stream"], actual["mode"], actual["since"]) == ("little", "replace", None)
+    assert (actual["stream"], actual["mode"], actual["since"]) == ("little", None, None)
     for text in (None, "", "orders=sold+resold, payments=paid"):
         requested = {"into": "t", "streams": text}
         assert validated(dags["capstan_replay"], requested)["streams"] == text
@@ -232,9 +243,7 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
 @pytest.mark.parametrize(
     "conf",
     [
-        {},
         {"into": ""},
-        {"into": None},
         {"into": "t", "stream": "other"},
         {"into": "t", "workers": "a"},
         {"into": "t", "workers": [1]},
@@ -248,7 +257,9 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
         {"into": "t", "as_of": -1},
         {"into": "t", "peers": 0},
         {"into": "t", "partial": "yes"},
-        {"into": "t", "dry_run": None},
+        {"into": "t", "dry_run": "no"},
+        {"into": "t", "workers_of": {"orders": ["a"]}},
+        {"into": "t", "cuts": {"orders": 1}},
     ],
 )
 def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, object]) -> None:
@@ -409,7 +420,7 @@ def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -
     place.streams.write_text(many_streams(100), encoding="utf-8")
     actual = parse(place.streams, place.root)
     # Of a hundred streams and ten replays; the rest does not grow with them.
-    assert actual["capstan_dags.py"][1] == 116
+    assert actual["capstan_dags.py"][1] == 119
     assert {loaded for _, _, loaded in actual.values()} == {()}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+import structlog
 from airflow.models.asset import AssetEvent
 from airflow.models.connection import Connection
 from airflow.models.taskinstance import TaskInstance
@@ -29,6 +30,7 @@ from capstan.airflow.tasks.failures import (
     TaskBrokenError,
     TaskRefusedError,
     as_task,
+    failure,
     log_error_last,
 )
 from capstan.airflow.tasks.spark_program import spark_master, try_folder
@@ -357,13 +359,70 @@ def test_the_error_is_the_last_line(
     caplog: pytest.LogCaptureFixture, place: Place, submit: FakeSubmit
 ) -> None:
     assert log_error_last in operator().on_failure_callback
-    for raised, line in (
-        (TaskRefusedError("CAP-X: what (do)"), "CAP-X: what (do)"),
-        (ValueError("first\nsecond"), "CAP-BROKEN: ValueError: first"),
-        (ValueError(), "CAP-BROKEN: ValueError"),
+    unknown = "What to do: run it again; if it fails again, report the message and the log"
+    for raised, lines in (
+        (failure(2, error()), ["CAP-X: what is wrong", "What to do: what to do"]),
+        (failure(5, {**error(), "hint": ""}), ["CAP-X: what is wrong"]),
+        (TaskRefusedError("CAP-X: what (do)"), ["CAP-X: what (do)"]),
+        (ValueError("first\nsecond"), ["CAP-BROKEN: ValueError: first", unknown]),
+        (ValueError(), ["CAP-BROKEN: ValueError", unknown]),
     ):
+        caplog.clear()
         log_error_last({"exception": raised})
-        assert caplog.messages[-1] == line
+        assert caplog.messages == ["::endgroup::", *lines]
+        assert {record.levelname for record in caplog.records[1:]} == {"ERROR"}
+
+
+def test_a_line_of_spark_has_the_level_that_it_states(
+    place: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    lines = [
+        "12:00:01 WARN TaskSetManager: lost", "12:00:02 ERROR Executor: Exception in task 0",
+        "org.apache.spark.SparkException: [FAILED_READ_FILE] x", "\tat org.apache.X.y(X.scala:1)",
+        "\t... 12 more", "Caused by: java.io.IOException: gone", "12:00:03 INFO replay.claim run=r",
+        '{"at": "2024-05-01T00:00:00Z", "level": "error", "event": "CAP-X"}', "done",
+        "24/05/01 12:00:04 ERROR Utils: y", "2024/05/01 12:00:04 INFO Utils: z", "at rest",
+    ]  # fmt: skip
+    submit.answers({"exit": 0, "result": {}, "lines": lines})
+    with structlog.testing.capture_logs() as logged:
+        execute(operator(), context())
+    stripped = [line.strip() for line in lines]
+    levels = {entry["event"]: entry["log_level"] for entry in logged if entry["event"] in stripped}
+    assert list(levels.values()) == [
+        "warning", "error", "error", "error", "error", "error", "info", "error", "info", "error",
+        "info", "info",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ["CAP-DAMAGED", "CAP-JAVA", "CAP-PACKAGE"])
+def test_what_no_retry_mends_is_told_at_once(
+    place: Place, submit: FakeSubmit, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("tests.support.sample_streams.told", told.append, raising=False)
+    monkeypatch.setenv("CAPSTAN_NOTIFY", "tests.support.sample_streams:told")
+    submit.answers({"exit": 5, "result": error(code)})
+    assert place.run(CAPTURE).state == "failed"
+    assert len(submit.calls) == 1
+    [context] = told
+    assert context["exception"].about["hint"] == "what to do"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("code", "traced"), [(2, False), (5, True)])
+def test_a_refusal_is_logged_without_its_stack_trace(
+    place: Place,
+    submit: FakeSubmit,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    traced: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("capstan.airflow.dags.defaults.RETRIES", 0)
+    submit.answers({"exit": code, "result": error()})
+    assert place.run(CAPTURE).state == "failed"
+    printed = capsys.readouterr().out
+    assert ("Traceback" in printed) is traced
+    assert ("Failed, and not tried again: CAP-X: what is wrong" in printed) is not traced
 
 
 def instance(dag_id: str, task_id: str) -> TaskInstance:

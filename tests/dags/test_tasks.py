@@ -79,7 +79,7 @@ def test_a_plan_pins_the_cut(setting: Settings, execute: Any, context: Any) -> N
     actual = execute(task, where)
     assert actual["request"]["as_of"] == 1
     assert actual["records"] == actual["plan"]["records"] == 48
-    assert task.plan.startswith("## Plan: little into planned\n")
+    assert task.plan.startswith("Plan: little into planned\n")
     assert list(store.values()) == [actual["request"]]
     assert read_request(actual["request"]) == read_request(fields(until="2024-05-02", as_of=1))
 

@@ -278,7 +278,7 @@ class Books:
         """The same run, rolled back."""
         self._version += 1
         self._cover(run, workers, region, "rolled-back")
-        self.stepped(run, "rolled-back", {})
+        self.stepped(run, "rolled-back", {"target_version": self._version})
 
     def failed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
         """A run that failed before it wrote anything."""

@@ -55,6 +55,13 @@ def table_asset(target: str, config: ProjectConfig | None = None) -> Asset:
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
 
 
+def declared_tables(config: ProjectConfig) -> list[Asset]:
+    """The assets of all declared targets, and of those of declared replays, once each."""
+    targets = dict.fromkeys([*config.targets, *(r.target for r in config.replays.values())])
+    assets = (table_asset(target, config) for target in targets)
+    return list({asset.uri: asset for asset in assets}.values())
+
+
 def tell_through_aliases(
     context: Context, outlets: Iterable[object], asset: Asset, extra: Json
 ) -> None:

@@ -15,6 +15,7 @@ from capstan.replay.target import target_table
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.runs import History, Step, read_history
+from capstan.telemetry.instrumentation import emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ def audit_all(context: Context, request: RunAudits) -> JobResult:
     runs = [(read_history(context.lake, audit.run), audit) for audit in request.audits]
     audits: list[dict[str, object]] = []
     broken: list[CapstanError] = []
-    for history, requested in runs:
+    for number, (history, requested) in enumerate(runs, start=1):
+        emit("audit.run", run=requested.run, number=number, of=len(runs))
         about = _about(history, requested.version)
         try:
             audits.append({**about, **_audit(context, requested)})
@@ -147,9 +149,19 @@ def roll_back(context: Context, request: RollbackRequest) -> JobResult:
     repeated = read_history(context.lake, request.run).rolled_back
     version = context.rollback(request.run)
     history = read_history(context.lake, request.run)
+    return JobResult(asdict(_rolled_back(history, version, unchanged=repeated)))
+
+
+def rolled_back_before(history: History) -> RollbackResult | None:
+    """What a rollback of a run would come to that already was, without a JVM; else None."""
+    done = next((row for row in history.rows if row.step is Step.ROLLED_BACK), None)
+    return None if done is None else _rolled_back(history, done.target_version, unchanged=True)
+
+
+def _rolled_back(history: History, version: int, *, unchanged: bool) -> RollbackResult:
     draft = require_intent(history).certificate
-    result = RollbackResult(
-        run=request.run,
+    return RollbackResult(
+        run=history.last.run,
         stream=draft.stream,
         target=draft.target,
         workers=draft.workers,
@@ -157,6 +169,5 @@ def roll_back(context: Context, request: RollbackRequest) -> JobResult:
         until=draft.until,
         target_path=history.last.target,
         target_version=version,
-        unchanged=repeated,
+        unchanged=unchanged,
     )
-    return JobResult(asdict(result))

@@ -29,6 +29,7 @@ from capstan.core.json_object import Json
 from capstan.core.program_arguments import ArgumentParser
 from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.errors.redaction import print_exception
+from capstan.jobs import progress
 from capstan.jobs.job_result import Handler, JobOutput
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import process_folder
@@ -49,7 +50,7 @@ def main(
     """Run one job and return the exit code of the process; `start` builds its Spark session."""
     watch_owner()
     try:
-        with logging(LogFormat.PLAIN) as log:
+        with logging(LogFormat.PLAIN) as log, progress.logged(log):
             return _run(handler, arguments, start, log)
     except InvalidRequestError as error:
         return print_error(error)

@@ -23,6 +23,7 @@ from capstan.jobs import finished_runs, handlers
 from capstan.replay import standalone_audit
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import SparkStarted, refuse_spark
 from tests.support.jvmless_lake import Books
 
@@ -62,6 +63,14 @@ def test_all_that_pass_pass(audit: Any) -> None:
     assert answer.refusal is None
     assert answer.value["passed"] is True
     assert [item["cut"] for item in answer.value["audits"]] == [0, 1]
+
+
+def test_each_audit_is_announced(audit: Any) -> None:
+    points: list[tuple[str, object]] = []
+    with subscribe(lambda point, facts: points.append((point, facts))):
+        audit(a=True, b=False)
+    first, second = ({"run": run, "number": n, "of": 2} for n, run in enumerate("ab", start=1))
+    assert points == [("audit.run", first), ("audit.run", second)]
 
 
 def test_a_differing_run_is_a_refusal_and_named(audit: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from airflow.sdk import DAG, Context, Param, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
+from capstan.airflow.assets import declared_tables
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.dags.form import list_field, number_field, switch
@@ -75,7 +76,11 @@ def audit_dags(settings: Settings) -> Iterator[DAG]:
             multiple_outputs=True, **task_arguments(settings, "plan", text="audits")
         )
         audit = CapstanSubmitOperator(
-            app="audit", request=XComArg(audits, "request"), **task_arguments(settings, "audit")
+            app="audit",
+            request=XComArg(audits, "request"),
+            # Airflow gives an asset that it hears of by an alias alone no group of Capstan's.
+            inlets=declared_tables(settings.declarations),
+            **task_arguments(settings, "audit"),
         )
         audits >> audit
     yield dag

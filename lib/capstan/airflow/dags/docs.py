@@ -14,7 +14,7 @@ _CODES = (
     (
         "2",
         "the request is wrong",
-        "No retry; nothing was changed. Fix what the log's last line names, then trigger again.",
+        "No retry; nothing was changed. Fix what the log's last lines name, then trigger again.",
     ),
     (
         "3",
@@ -27,6 +27,11 @@ _CODES = (
         "No retry. Wait for the named run, then clear the task; `capstan unlock` if it is dead.",
     ),
     ("4, `CAP-CONFLICT`", "others were committing to the same table", "Retried, like exit code 5."),
+    (
+        "5, `CAP-DAMAGED`, `CAP-JAVA`, `CAP-PACKAGE`",
+        "no retry would mend it",
+        "No retry. Do what the log's last lines say, then clear the task.",
+    ),
     (
         "5, or none",
         "something broke, or the job was killed",
@@ -41,7 +46,7 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 FAILURES = f"""
-**When a task fails**, the last line of its log shows the error code, what is wrong and what to do.
+**When a task fails**, the last lines of its log show the error code, what is wrong and what to do.
 
 {_table(_CODES)}
 
@@ -64,9 +69,9 @@ tape, published in one commit. Repeating a replay changes nothing.
 would be read and written; a *dry run* ends there. With *Differences*, the plan also compares with
 the table, in a Spark job of its own. **replay** is one Spark job. With *Approve*, it stops after
 its audit, **approve** waits for a person's decision (*Required Actions*), and **publish** is a
-second, small job. A rejected run fails with `CAP-REJECTED` and leaves the table unchanged.
-**certificate** shows what was replayed, what is not covered, and the result of the audit: on the
-task's page, under *Rendered Templates*.
+second, small job. A rejected run fails with `CAP-REJECTED`, without Spark, and leaves the table
+unchanged. **certificate** shows what was replayed, what is not covered, and the result of the
+audit: on the task's page, under *Rendered Templates*.
 """
 
 BACKFILL = """
@@ -98,8 +103,9 @@ Rolls back what a run published: the previous rows come back in a new version of
 rows that others wrote since stay. Repeating a rollback changes nothing.
 
 *Trigger* asks for the run's name, as shown on the page *Capstan* and by `capstan runs`; the page of
-a run has a button for it. Two cases are refused before Spark starts: the run has published nothing
-(`CAP-NOT-PUBLISHED`), or a later run overwrote part of it (`CAP-LATER`: roll that one back first).
+a run has a button for it. **plan** refuses two cases before Spark starts: the run has published
+nothing (`CAP-NOT-PUBLISHED`), or a later run overwrote part of it (`CAP-LATER`: roll that one back
+first). For a run that is rolled back already, it says so, and Spark does not start.
 What the run covered becomes a gap again.
 """
 
@@ -195,6 +201,8 @@ TASKS = {
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
     "watch": "Checks that frontiers move, without Spark.",
     "maintain": "Submits the job `maintain`; the XCom lists each table.",
+    "reversible": "Refuses what cannot be rolled back, without Spark. If the run already is, the "
+    "result is under *Rendered Templates*, and nothing more is done.",
     "rollback": "Submits the job `rollback`; the XCom has the new version of the table.",
     "verify": "Submits the job `verify`; the XCom has each worker.",
     "put_back": "Submits the job `put_back`; the XCom has the number of records.",

@@ -13,11 +13,12 @@ from airflow.sdk import DAG, Context, Param, XComArg
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.dags.form import list_field, number_field, switch
-from capstan.airflow.markdown import gaps_markdown
+from capstan.airflow.documents import gaps_document
 from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import as_task, skip_following
+from capstan.airflow.tasks.job_operator import log_text
 from capstan.core.config import Replay
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ class ListGapsOperator(CapstanOperator):
     """
 
     template_fields = ("found",)
-    template_fields_renderers = {"found": "md"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
@@ -47,9 +47,7 @@ class ListGapsOperator(CapstanOperator):
             asked = {name: params.get(name) for name in ("since", "until", "what", "chunk")}
             entries = [_entry(self.settings, replay, **asked) for replay in chosen]
         backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
-        self.found = gaps_markdown(entries)
-        for line in self.found.splitlines():
-            self.log.info("%s", line)
+        self.found = log_text(gaps_document(entries))
         request = {"backfills": backfills}
         result = {"replays": entries, "request": request, "count": len(backfills)}
         if not backfills or not params.get("fill"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow.sdk import DAG, Context, Param
+from airflow.sdk import DAG, Context, Param, XComArg
 
 from capstan.airflow.dags import docs
 from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.dags.form import filled, switch, workers_field
 from capstan.airflow.lake_files import labels_by_stream
-from capstan.airflow.operators.jobs import RollbackOperator
+from capstan.airflow.operators.jobs import PlanRollbackOperator, RollbackOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
@@ -53,7 +53,10 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that rolls back a run; none if no stream is declared."""
     if settings.declarations.streams:
         with _by_hand(settings, "rollback", _run_field()) as dag:
-            RollbackOperator(**task_arguments(settings, "rollback"))
+            plan = PlanRollbackOperator(**task_arguments(settings, "plan", text="reversible"))
+            request = XComArg(plan)
+            rollback = RollbackOperator(request=request, **task_arguments(settings, "rollback"))
+            plan >> rollback
         yield dag
 
 

@@ -10,8 +10,9 @@ from airflow.sdk import Context, Param
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
-from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
+from capstan.airflow.documents import approval_document
+from capstan.airflow.tasks.failures import as_task, no_result, set_usual
+from capstan.airflow.tasks.job_operator import log_text
 from capstan.airflow.tasks.links import CertificateLink, PlanLink, RunLink
 from capstan.errors import InvalidRequestError
 from capstan.replay.result import ReplayResult
@@ -64,11 +65,10 @@ class ApproveOperator(ApprovalOperator):
         """Ask; `execute_complete` continues after the decision."""
         certificate = self._waiting()
         self.subject = f"Publish {certificate.run} into {certificate.target}?"
-        self.body = approval_markdown(certificate)
-        if self.others and (by := context["dag_run"].triggering_user_name):
-            self.body += f"\n\nSomebody other than `{by}` has to approve."
-        for line in self.body.splitlines():
-            self.log.info("%s", line)
+        by = context["dag_run"].triggering_user_name if self.others else None
+        document = approval_document(certificate, by)
+        log_text(document)
+        self.body = document.markdown
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
@@ -94,7 +94,7 @@ class ApproveOperator(ApprovalOperator):
 
     def _waiting(self) -> Certificate:
         if not isinstance(self.result, Mapping):
-            raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
+            raise no_result()
         replayed = ReplayResult.from_json(self.result)
         certificate = replayed.certificate
         if replayed.unchanged or certificate is None or certificate.published:

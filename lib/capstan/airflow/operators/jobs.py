@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk import Context
@@ -11,8 +12,11 @@ from airflow.sdk.log import mask_secret
 
 from capstan.airflow.assets import CAPTURED, REPLAYED, stream_asset
 from capstan.airflow.connections import read_connection
+from capstan.airflow.documents import rollback_document
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.failures import TaskRefusedError, as_task
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task, skip_following
+from capstan.airflow.tasks.job_operator import log_text, named_run
 from capstan.airflow.tasks.links import RunLink, TargetLink
 from capstan.airflow.tasks.spark_program import inherited
 from capstan.core.config import ProjectConfig
@@ -213,8 +217,37 @@ class AuditOperator(CapstanSubmitOperator):
         return super().execute(context)
 
 
+class PlanRollbackOperator(CapstanOperator):
+    """Refuses a rollback that is impossible, without Spark and without a slot of its pool.
+
+    The XCom is the request of the job `rollback`. If the run is already rolled back, it is the
+    result of a rollback that changes nothing, and the tasks after it are skipped.
+    """
+
+    template_fields = ("shown",)
+    overwrite_rtif_after_execution = True
+    operator_extra_links = (RunLink(),)
+    ui_color = "#f3ecd2"
+
+    shown = ""
+    run_name: str | None = None
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Check the run that the parameters name, and return the request."""
+        from capstan.jobs.finished_runs import require_reversible, rolled_back_before
+        from capstan.storage.lake import Lake
+
+        self.run_name = run = str(context["params"]["run"]).strip()
+        with as_task():
+            done = rolled_back_before(require_reversible(Lake.at(self.settings.lake), run))
+        if done is not None:
+            self.shown = log_text(rollback_document(asdict(done)))
+            raise skip_following(context, asdict(done))
+        return {"run": run}
+
+
 class RollbackOperator(CapstanSubmitOperator):
-    """Submits the rollback of a run; an impossible rollback is refused before Spark starts.
+    """Submits the rollback of a run; its request is the output of a `PlanRollbackOperator`.
 
     The event of the table's asset carries the job's result: `rolled_back`, the run, and the
     version with the previous rows.
@@ -226,12 +259,5 @@ class RollbackOperator(CapstanSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Roll the run back, and return the job's result."""
-        from capstan.jobs.finished_runs import RollbackRequest, require_reversible
-        from capstan.storage.lake import Lake
-
-        with as_task():
-            request = RollbackRequest(str(context["params"]["run"]).strip())
-            self.run_name = request.run
-            require_reversible(Lake.at(self.settings.lake), request.run)
-        self.request = {"run": request.run}
+        self.run_name = named_run(self._read_request())
         return super().execute(context)

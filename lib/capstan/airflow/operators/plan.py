@@ -14,11 +14,12 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.assets import table_asset
+from capstan.airflow.documents import plan_document
 from capstan.airflow.lake_files import portable_declarations
-from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
+from capstan.airflow.tasks.job_operator import log_text
 from capstan.airflow.tasks.links import CertificateLink, PlanLink, TargetLink
 from capstan.airflow.tasks.maker import with_maker
 from capstan.core.config.request_fields import GivenFields
@@ -136,7 +137,6 @@ class PlanReplayOperator(CapstanSubmitOperator):
     """
 
     template_fields: tuple[str, ...] = ("plan", "fields", "lake", "config")
-    template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
     operator_extra_links: tuple[BaseOperatorLink, ...] = (
@@ -209,9 +209,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
         return plan
 
     def _show_plan(self, plan: Json) -> None:
-        self.plan = plan_markdown(plan)
-        for line in self.plan.splitlines():
-            self.log.info("%s", line)
+        self.plan = log_text(plan_document(plan))
 
     def _skip(self, context: Context, result: Json) -> None:
         """Skip the approval tasks without starting them."""

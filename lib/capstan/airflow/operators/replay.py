@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 
 from capstan.airflow.assets import REPLAYED
-from capstan.airflow.markdown import certificate_markdown
+from capstan.airflow.documents import certificate_document
 from capstan.airflow.operators.plan import (
     ReplayArguments,
     pinned_request,
@@ -19,10 +19,12 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
-from capstan.airflow.tasks.job_operator import Render, named_run
+from capstan.airflow.tasks.failures import as_task, no_result, set_usual
+from capstan.airflow.tasks.job_operator import Render, log_text, named_run
 from capstan.airflow.tasks.links import ApprovalLink, CertificateLink, PlanLink, RunLink, TargetLink
-from capstan.errors import InvalidRequestError
+from capstan.airflow.tasks.maker import maker
+from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.storage.ledger.made_by import making
 
 
 class SubmitReplayOperator(CapstanSubmitOperator):
@@ -40,7 +42,7 @@ class SubmitReplayOperator(CapstanSubmitOperator):
 
 
 class PublishOperator(SubmitReplayOperator):
-    """Submits the publish of an approved run, or records its rejection.
+    """Submits the publish of an approved run, or records its rejection, which needs no Spark.
 
     Its request is the output of an `ApproveOperator`. A rejected run fails the task with
     `CAP-REJECTED`, without a retry.
@@ -48,6 +50,22 @@ class PublishOperator(SubmitReplayOperator):
 
     job = "publish"
     needs_decision = True
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Publish the run, and return its certificate, or reject it."""
+        with as_task():
+            request = self._read_request()
+            if request.get("approved", True):
+                return super().execute(context)
+            # Not at the top: parsing a DAG file should not import table readers.
+            from capstan.api.context import Context as Lakeside
+            from capstan.jobs.handlers import publish
+
+            with making(maker(context)):
+                rejection = publish(request, Lakeside(self.settings.lake))
+        error = {} if rejection.refusal is None else rejection.refusal.summary()
+        result = {**rejection.value, **error}
+        raise self.take_failure(context, CheckFailedError.exit_code, result)
 
 
 class ReplayOperator(ReplayArguments, SubmitReplayOperator):
@@ -96,25 +114,25 @@ class ReplayOperator(ReplayArguments, SubmitReplayOperator):
 
 
 class CertificateOperator(BaseOperator):
-    """Shows the result of another task as markdown; its XCom is that text.
+    """Shows the result of another task as text, which is its XCom.
 
     The text is on the task's page under Rendered Templates, where links of other tasks lead.
     """
 
     template_fields = ("certificate", "result")
-    template_fields_renderers = {"certificate": "md", "result": "json"}  # noqa: RUF012
+    template_fields_renderers = {"result": "json"}  # noqa: RUF012
     overwrite_rtif_after_execution = True
     operator_extra_links = (RunLink(), PlanLink())
     ui_color = "#dcefd6"
 
     def __init__(
-        self, *, result: object, render: Render = certificate_markdown, **rest: object
+        self, *, result: object, render: Render = certificate_document, **rest: object
     ) -> None:
         """Create a task that shows another task's output.
 
         Args:
             result: The output; from a list, the first one that exists.
-            render: Renders it as markdown.
+            render: Makes text of it.
             rest: Other arguments of an operator.
         """
         set_usual(rest)
@@ -129,9 +147,7 @@ class CertificateOperator(BaseOperator):
         outputs = self.result if isinstance(self.result, list) else [self.result]
         result = next((output for output in outputs if isinstance(output, Mapping)), None)
         if result is None:
-            raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
+            raise no_result()
         self.run_name = named_run(result)
-        self.certificate = self._render_result(result)
-        for line in self.certificate.splitlines():
-            self.log.info("%s", line)
+        self.certificate = log_text(self._render_result(result))
         return self.certificate

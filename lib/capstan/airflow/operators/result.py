@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
 from capstan.airflow.tasks.attempt_name import attempt_template
-from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
+from capstan.airflow.tasks.failures import as_task, set_usual, unusable
 from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.tasks.telemetry import send_stream_metrics
@@ -33,7 +33,6 @@ class ResultOperator(JobOperator):
     """
 
     template_fields = ("attempt", "shown", "lake", "config")
-    template_fields_renderers = {"shown": "md"}  # noqa: RUF012
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
     ui_color = "#dcefd6"
 
@@ -87,21 +86,21 @@ class ResultOperator(JobOperator):
         try:
             outcome = attempt.outcome()
         except (TypeError, ValueError) as error:
-            raise TaskRefusedError(
-                f"CAP-RESULT: {attempt.result_path} is not the result of a job: {error} (start the "
-                "job again, which replaces it)"
+            raise unusable(
+                f"{attempt.result_path} is not the result of a job: {error}",
+                "start the job again, which replaces it",
             ) from error
         if outcome is None:
             self._missing(context, attempt.result_path, states, failed)
         if outcome.attempt != attempt.name:
-            raise TaskRefusedError(
-                f"CAP-RESULT: {attempt.result_path} is of attempt {outcome.attempt} (start the job "
-                "again, with --attempt of this task)"
+            raise unusable(
+                f"{attempt.result_path} is of attempt {outcome.attempt}",
+                "start the job again, with --attempt of this task",
             )
         if failed and outcome.exit_code == 0:
-            raise TaskRefusedError(
-                f"CAP-RESULT: {', '.join(failed)} failed, so {attempt.result_path} may be of an "
-                "earlier start (clear the submitting task: the same job again changes nothing)"
+            raise unusable(
+                f"{', '.join(failed)} failed, so {attempt.result_path} may be of an earlier start",
+                "clear the submitting task: the same job again changes nothing",
             )
         return outcome
 
@@ -109,16 +108,17 @@ class ResultOperator(JobOperator):
         self, context: Context, path: str, states: dict[str, str], failed: list[str]
     ) -> NoReturn:
         if failed:
-            raise TaskRefusedError(
-                f"CAP-RESULT: {', '.join(failed)} failed, and the job has left no result at {path} "
-                "(see the log of that task, and clear it)"
+            raise unusable(
+                f"{', '.join(failed)} failed, and the job has left no result at {path}",
+                "see the log of that task, and clear it",
             )
         if states and all(state == "skipped" for state in states.values()):
             raise AirflowSkipException("the job was not submitted")
         self.wait_for_more(context, f"there is no result at {path}")
-        raise TaskRefusedError(
-            f"CAP-RESULT: the job has left no result at {path} (give it --lake and --attempt of "
-            "this task; if the submitting task does not wait for its end, give this task patience)"
+        raise unusable(
+            f"the job has left no result at {path}",
+            "give it --lake and --attempt of this task; if the submitting task does not wait for "
+            "its end, give this task patience",
         )
 
     def _upstream(self, context: Context) -> dict[str, str]:

@@ -10,19 +10,21 @@ from types import MappingProxyType
 from typing import Any
 
 import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.settings import Settings, connection_id, environment_pool
-from capstan.airflow.tasks.failures import TaskBrokenError, as_task, log_error_last, set_usual
+from capstan.airflow.tasks.failures import as_task, failure, log_error_last, set_usual
 from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.maker import with_maker
+from capstan.airflow.tasks.program_lines import LeveledLog
 from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_master, try_folder
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.core.json_object import Json
-from capstan.errors import IncompleteError, InvalidRequestError
+from capstan.errors import IncompleteError, InvalidRequestError, SystemFailureError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
@@ -55,7 +57,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         "config",
         *SparkSubmitOperator.template_fields,
     )
-    template_fields_renderers = {"request": "json", "conf": "json", "shown": "md"}  # noqa: RUF012
+    template_fields_renderers = {"request": "json", "conf": "json"}  # noqa: RUF012
     ui_color = "#d7e8f7"
 
     def __init__(
@@ -128,10 +130,15 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             self._failed(context, folder, error)
         result = folder.read_result()
         if result is None:
-            raise TaskBrokenError("CAP-SUBMIT: spark-submit succeeded, but left no result")
+            raise _broken("spark-submit succeeded, but left no result")
         self.take(context, result)
         folder.remove()
         return result
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        hook._log = LeveledLog(hook.log)
+        return hook
 
     def on_kill(self) -> None:
         """Kill the job: `spark-submit`, the driver's JVM, its Python, and all their children."""
@@ -180,13 +187,18 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         if result is None or "error" not in result or code not in _JOB_CODES:
             # No result of the job: Spark or its JVM failed, whatever the exit code.
             last = str(error).strip().splitlines()[-1] if str(error).strip() else ""
-            raise TaskBrokenError(
-                f"CAP-SUBMIT: spark-submit ended with {code} and left no result: {last}"
-            ) from error
+            raise _broken(f"spark-submit ended with {code} and left no result: {last}") from error
         failed = self.take_failure(context, code, result)
         if code == IncompleteError.exit_code:
             self.wait_for_more(context, result.get("message"))
         raise failed from None
+
+
+def _broken(problem: str) -> AirflowException:
+    """The exception for a job that left no result."""
+    hint = "see the lines of Spark above; the next try is the next attempt of the same run"
+    error = {"error": "CAP-SUBMIT", "message": problem, "hint": hint}
+    return failure(SystemFailureError.exit_code, error)
 
 
 def declared_conf(config: ProjectConfig, request: Json) -> dict[str, str]:

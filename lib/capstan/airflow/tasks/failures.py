@@ -5,16 +5,20 @@
 | 1 a check failed, 2 the request is wrong, 4 another run holds the range | fails, no retry |
 | 3 not complete yet | waits if requested; otherwise fails without a retry |
 | 5 something broke, or any other code; 4 with `CAP-CONFLICT` | fails, and is retried |
+| 5 with a code that no retry can mend, such as `CAP-DAMAGED` | fails, no retry |
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
+import structlog
 from airflow.sdk import Context
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -41,13 +45,23 @@ FINAL = frozenset(
 TRANSIENT = frozenset({"CAP-CONFLICT"})
 """Errors with such an exit code that are transient all the same: concurrent commits."""
 
+LASTING = frozenset({"CAP-DAMAGED", "CAP-JAVA", "CAP-PACKAGE"})
+"""Errors with exit code 5 that no retry mends: whoever is to be notified hears of them at once."""
+
 _log = logging.getLogger(__name__)
 
 
 class TaskRefusedError(AirflowFailException):
-    """Raised when a retry would not help: the task fails for good."""
+    """Raised when a retry would not help: the task fails for good, without a stack trace."""
 
     about: Json = MappingProxyType({})
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        # Airflow logs the stack trace of what a task raises; here its text alone says what to do.
+        processors = structlog.get_config()["processors"]
+        if isinstance(processors, list) and _without_trace not in processors:
+            processors.insert(0, _without_trace)
 
 
 class TaskBrokenError(AirflowException):
@@ -56,15 +70,35 @@ class TaskBrokenError(AirflowException):
     about: Json = MappingProxyType({})
 
 
+def _without_trace(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """A line of the log without the stack trace of a refusal."""
+    error = sys.exception()
+    if isinstance(error, TaskRefusedError) and event.pop("exc_info", None):
+        event["event"] = f"Failed, and not tried again: {error}"
+    return event
+
+
 def failure(code: int, error: Json) -> AirflowException:
     """The exception for an exit code and an error as JSON (`error`, `message`, `hint`)."""
     text = f"{error.get('error')}: {error.get('message')}"
     hint = error.get("hint")
     line = " ".join(f"{text} ({hint})".split() if hint else text.split())
-    final = code in FINAL and error.get("error") not in TRANSIENT
+    kind = error.get("error")
+    final = kind in LASTING or (code in FINAL and kind not in TRANSIENT)
     exception = TaskRefusedError(line) if final else TaskBrokenError(line)
     exception.about = error
     return exception
+
+
+def unusable(problem: str, hint: str) -> AirflowException:
+    """The exception for a result that is missing, or is not that of the job."""
+    error = {"error": "CAP-RESULT", "message": problem, "hint": hint}
+    return failure(InvalidRequestError.exit_code, error)
+
+
+def no_result() -> AirflowException:
+    """The exception of a task that finds no result of the one before it."""
+    return unusable("the previous task left no result", "run it again")
 
 
 def reschedule(at: datetime) -> AirflowRescheduleException:
@@ -89,7 +123,8 @@ def as_task() -> Iterator[None]:
         if own or not translation.is_failure(error):
             raise
         coded = translation.to_capstan_error(error)
-        raise failure(coded.exit_code, coded.to_json()) from error
+        failed = failure(coded.exit_code, coded.to_json())
+        raise failed from None if isinstance(failed, TaskRefusedError) else error
 
 
 def set_usual(arguments: dict[str, object], **usual: object) -> None:
@@ -114,13 +149,20 @@ def callbacks_of(value: object) -> list[object]:
 
 
 def log_error_last(context: Context) -> None:
-    """Log a failed task's error again, as the last line of its log."""
+    """Log a failed task's error again at the end of its log, and then what to do."""
     # Airflow logs a stack trace, and folds away what follows it.
     error = context.get("exception")
-    line = f"CAP-BROKEN: {error}"
+    line, hint = f"CAP-BROKEN: {error}", None
     if isinstance(error, TaskRefusedError | TaskBrokenError):
-        line = str(error)
+        about = error.about
+        line, hint = (
+            (f"{about['error']}: {about['message']}" if about else str(error)),
+            about.get("hint"),
+        )
     elif isinstance(error, BaseException):
-        line = str(translation.to_capstan_error(error))
+        coded = translation.to_capstan_error(error)
+        line, hint = str(coded), coded.hint
     _log.info("::endgroup::")
-    _log.error(line)
+    _log.error(" ".join(line.split()))
+    if hint:
+        _log.error("What to do: %s", " ".join(str(hint).split()))

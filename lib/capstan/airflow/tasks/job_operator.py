@@ -18,16 +18,16 @@ from capstan.airflow.assets import (
     table_asset,
     tell_through_aliases,
 )
-from capstan.airflow.lake_files import remember_declarations, remember_labels
-from capstan.airflow.markdown import (
-    audits_markdown,
-    backfills_markdown,
-    certificate_markdown,
-    maintained_markdown,
-    plan_markdown,
-    rollback_markdown,
+from capstan.airflow.documents import (
+    audits_document,
+    backfills_document,
+    certificate_document,
+    maintained_document,
+    plan_document,
+    rollback_document,
     runs_of,
 )
+from capstan.airflow.lake_files import remember_declarations, remember_labels
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import failure, reschedule
 from capstan.core.json_object import Json
@@ -36,8 +36,11 @@ from capstan.replay.result import ReplayResult, RollbackResult
 if TYPE_CHECKING:
     from capstan.airflow.tasks.lineage import Lineage
 
-Render = Callable[[Json], str]
+Render = Callable[[Json], object]
+"""Makes of a result what tasks show as text: a `TextDocument`, or text."""
 
+# How far the clocks of the scheduler and of a worker may be apart.
+_CLOCKS = timedelta(minutes=1)
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +65,7 @@ class JobOperator(CapstanOperator):
         Args:
             wait: The time between two checks.
             patience: The longest wait.
-            render: Renders the result as markdown; by default as is usual for its job.
+            render: Makes text of the result; by default as is usual for its job.
             rest: Arguments of a `CapstanOperator`.
         """
         super().__init__(**rest)
@@ -119,9 +122,15 @@ class JobOperator(CapstanOperator):
         """Show the result on the task's page and in its log."""
         render = self._render_result or self.kind.render
         if render is not None and self.shows_result:
-            self.shown = render(result)
-            for line in self.shown.splitlines():
-                _log.info("%s", line)
+            self.shown = log_text(render(result))
+
+
+def log_text(shown: object) -> str:
+    """A document, or other text, as text that was logged line by line."""
+    text = str(shown)
+    for line in text.splitlines():
+        _log.info("%s", line)
+    return text
 
 
 def named_run(result: Json) -> str | None:
@@ -150,19 +159,34 @@ def tell_capture(task: JobOperator, context: Context, result: Json) -> None:
 
 
 def tell_replay(task: JobOperator, context: Context, result: Json) -> None:
-    """Emit the event of the target's asset; none while the run waits for approval."""
+    """Emit the event of the target's asset, if this DAG run has changed the table."""
     replayed = ReplayResult.from_json(result)
     certificate, task.run_name = replayed.certificate, replayed.name
-    if certificate is None or not certificate.published:
+    if certificate is not None and certificate.published:
+        asset = table_asset(certificate.target, task.settings.declarations)
+        task.asset_name = asset.name
+        if not replayed.unchanged or _published_in(task, context):
+            extra = certified(certificate, unchanged=replayed.unchanged)
+            tell_outlets(task, context, extra)
+            tell_through_aliases(context, task.outlets, asset, extra)
+            return
+    else:
         task.needs_decision = certificate is not None
-        # Airflow emits an event for every outlet of a task that succeeds.
-        task.outlets = []
-        return
-    extra = certified(certificate, unchanged=replayed.unchanged)
-    tell_outlets(task, context, extra)
-    asset = table_asset(certificate.target, task.settings.declarations)
-    tell_through_aliases(context, task.outlets, asset, extra)
-    task.asset_name = asset.name
+    # Airflow emits an event for every outlet of a task that succeeds.
+    task.outlets = []
+
+
+def _published_in(task: JobOperator, context: Context) -> bool:
+    """Whether the run was published since the DAG run began: by a try that told nobody of it."""
+    begun = getattr(context.get("dag_run"), "start_date", None)
+    if begun is None or not task.run_name:
+        return False
+    from capstan.storage.lake import Lake
+    from capstan.storage.ledger.runs import Step, read_history
+
+    history = read_history(Lake.at(task.settings.lake), task.run_name)
+    published = [row.at for row in history.rows if row.step is Step.DONE]
+    return bool(published) and published[-1] >= begun - _CLOCKS
 
 
 def tell_backfill(task: JobOperator, context: Context, result: Json) -> None:
@@ -196,13 +220,13 @@ class JobKind:
 
 
 KINDS: Mapping[str, JobKind] = {
-    "audit": JobKind(render=audits_markdown),
-    "backfill": JobKind(tell_backfill, backfills_markdown),
+    "audit": JobKind(render=audits_document),
+    "backfill": JobKind(tell_backfill, backfills_document),
     "capture": JobKind(tell_capture),
-    "maintain": JobKind(render=maintained_markdown),
-    "plan": JobKind(render=plan_markdown, partly=False),
-    "publish": JobKind(tell_replay, certificate_markdown, partly=False),
-    "replay": JobKind(tell_replay, certificate_markdown, partly=False),
-    "rollback": JobKind(tell_rollback, rollback_markdown, partly=False),
+    "maintain": JobKind(render=maintained_document),
+    "plan": JobKind(render=plan_document, partly=False),
+    "publish": JobKind(tell_replay, certificate_document, partly=False),
+    "replay": JobKind(tell_replay, certificate_document, partly=False),
+    "rollback": JobKind(tell_rollback, rollback_document, partly=False),
 }
 """By job; the others have asset events of their outlets alone."""

@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
-from capstan.airflow.markdown import runs_of
+from capstan.airflow.documents import runs_of
 from capstan.core.config import ProjectConfig, split_streams
 from capstan.core.json_object import Json
 from capstan.replay.planning.target_places import declared_path

@@ -15,6 +15,11 @@ def with_maker(context: Context, request: Json, *, submits: bool = True) -> dict
 
     It names the task only if that is the one which submits the job, and waits for its end.
     """
+    return {**request, KEY: maker(context, submits=submits).to_json()}
+
+
+def maker(context: Context, *, submits: bool = True) -> MadeBy:
+    """The DAG run of a task, its user, and the task if it does the work, or waits for it."""
     ti, run = context["ti"], context.get("dag_run")
     # Airflow before 3.1 does not know its users.
     user = getattr(run, "triggering_user_name", None) or ""
@@ -22,4 +27,4 @@ def with_maker(context: Context, request: Json, *, submits: bool = True) -> dict
     if submits:
         index = -1 if ti.map_index is None else ti.map_index
         by = replace(by, task=ti.task_id, try_number=ti.try_number, map_index=index)
-    return {**request, KEY: by.to_json()}
+    return by

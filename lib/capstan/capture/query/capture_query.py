@@ -19,6 +19,7 @@ from capstan.capture.source.errors import (
     options_refused,
     query_refused,
     source_error,
+    source_moved,
 )
 from capstan.capture.source.files.consumed_offsets import consumed
 from capstan.capture.source.selection import selection_failed
@@ -129,6 +130,7 @@ class CaptureQuery:
             or source_error(name, error)
             or selection_failed(name, source, error)
             or file_damaged(name, self.tape.paths.root, error)
+            or source_moved(name, error)
             or options_refused(name, error)
             or error
         )

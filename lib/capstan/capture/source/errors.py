@@ -26,6 +26,8 @@ _BROKER_ERRORS = (
     "org.apache.kafka.common.KafkaException",
     "waiting for a node assignment",
 )
+# Of Spark's source of files, without a condition: it takes up again what it has read before.
+_MOVED = re.compile(r"Wrong basePath (\S+) for the root path: (\S+?)[.,;]?(?:\s|$)")
 _LONGEST = 200
 _RESEAT = (
     "`capstan capture {stream} --reseat` continues with its present content, as new micro-batches"
@@ -126,6 +128,23 @@ def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:
         f"stream {stream}: the broker does not answer: {reason}",
         "check that it is running, and source.options in streams.yaml; then run again",
         stream=stream,
+    )
+
+
+def source_moved(stream: str, error: Exception) -> InvalidRequestError | None:
+    """The error for files that are not where they were captured, as in a copied lake; else None."""
+    found = _MOVED.search(str(error))
+    if found is None:
+        return None
+    now, before = (path.removeprefix("file:") for path in found.groups())
+    return InvalidRequestError(
+        "CAP-SOURCE-MOVED",
+        f"stream {stream}: its files are looked for in {now}, and were captured from {before}",
+        "a capture goes on where its files were, also in a copied lake: give that folder as "
+        "source.path in streams.yaml, or capture the present one as a stream of another name",
+        stream=stream,
+        path=now,
+        former=before,
     )
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capstan.capture.source.errors import broker_gone, file_damaged
+from capstan.capture.source.errors import broker_gone, file_damaged, source_moved
 from capstan.capture.source.source import read_source
 from capstan.core.config import Source
 from capstan.errors import InvalidRequestError, SystemFailureError
@@ -45,6 +45,17 @@ def test_a_damaged_file_of_the_source_is_named_with_a_remedy(kind: str) -> None:
 )
 def test_other_errors_are_not_damage(text: str) -> None:
     assert file_damaged("little", TAPE, RuntimeError(QUERY.format(text))) is None
+
+
+def test_files_that_are_elsewhere_are_told_with_both_places() -> None:
+    moved = "Wrong basePath file:/copy/source for the root path: file:/data/source/a.parquet"
+    actual = source_moved("little", RuntimeError(QUERY.format(moved)))
+    assert actual is not None
+    assert (actual.code, actual.exit_code) == ("CAP-SOURCE-MOVED", 2)
+    places = {"path": "/copy/source", "former": "/data/source/a.parquet"}
+    assert actual.fields == {"stream": "little", **places}
+    assert "source.path" in actual.hint
+    assert source_moved("little", RuntimeError(QUERY.format("anything else"))) is None
 
 
 def test_a_missing_broker_is_recognized() -> None:
