@@ -20,11 +20,9 @@
     }
   };
 
-  const setUp = () => {
-    for (const calendar of document.querySelectorAll(".calendar svg")) {
-      if (!calendar.querySelector("a[tabindex]")) {
-        stopAt(calendar, calendar.querySelector("a"));
-      }
+  const setUp = (within) => {
+    for (const calendar of within.querySelectorAll(".calendar svg")) {
+      stopAt(calendar, calendar.querySelector("a"));
     }
   };
 
@@ -62,6 +60,6 @@
       stopAt(link.closest("svg"), link);
     }
   });
-  setUp();
-  new MutationObserver(setUp).observe(document.body, { childList: true, subtree: true });
+  setUp(document);
+  document.addEventListener("fresh", (event) => setUp(event.detail));
 })();

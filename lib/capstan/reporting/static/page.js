@@ -293,7 +293,10 @@
       const text = response.ok ? await response.text() : "";
       const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
       if (fresh) {
-        update(main, document.adoptNode(fresh));
+        document.adoptNode(fresh);
+        // Other scripts change a page once it is loaded: what is compared has to be changed, too.
+        document.dispatchEvent(new CustomEvent("fresh", { detail: fresh }));
+        update(main, fresh);
         main.removeAttribute("data-refresh");
         Object.assign(main.dataset, fresh.dataset);
       }

@@ -59,16 +59,8 @@
   };
 
   showAll(document);
-  // What other scripts put into the page has its times in UTC, too.
-  new MutationObserver((changes) => {
-    for (const change of changes) {
-      for (const node of change.addedNodes) {
-        if (node instanceof Element) {
-          showAll(node.parentElement || node);
-        }
-      }
-    }
-  }).observe(document.body, { childList: true, subtree: true });
+  // What is brought up to date comes in UTC, too.
+  document.addEventListener("fresh", (event) => showAll(event.detail));
   window.addEventListener("storage", (event) => {
     if (event.key === KEY || event.key === null) {
       showAll(document);
