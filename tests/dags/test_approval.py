@@ -254,15 +254,21 @@ def test_a_publish_says_who_approved_and_a_rejection_is_final(
     assert jobs == ["publish.py"] * 2
 
 
+def waits_for_a_person(lake: Lake, run: str, identity: str) -> None:
+    """The steps of a run that is staged and audited."""
+    books = Books(lake, "little", lake.table("t"))
+    books.claimed(run, [0], Region(Box((0,), (1,))))
+    books.stepped(run, "intent", {}, identity=identity)
+    staged = {"staging": f"{lake.root}/staging/{run}-1"}
+    books.stepped(run, "audited", staged, identity=identity)
+
+
 def test_a_rejection_starts_no_spark(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     lake = Lake.at(place.lake)
     run = "t-1a1a1a1a-1"
-    books = Books(lake, "little", lake.table("t"))
-    books.claimed(run, [0], Region(Box((0,), (1,))))
-    books.stepped(run, "intent", {})
-    books.stepped(run, "audited", {"staging": f"{lake.root}/staging/{run}-1"})
+    waits_for_a_person(lake, run, "1a1a1a1a")
     decision = {"run": run, "approved": False, "by": "ann", "at": "2024", "reason": "too many"}
     for _ in range(2):
         where, task = context(), publisher(PublishOperator)
@@ -404,26 +410,31 @@ def test_a_run_waits_for_a_decision_and_follows_it(
     tape: Place, submit: FakeSubmit, choice: str
 ) -> None:
     into = choice.lower()
-    last = {"exit": 0, "result": {**DONE, "target": into}}
-    if choice == "Reject":
-        last = {"exit": 1, "result": REJECTED}
-    submit.answers({"exit": 0, "result": {**WAITS, "target": into}}, last)
+    waits_for_a_person(Lake.at(tape.lake), "t-1234-1", "1234")
+    done = {"exit": 0, "result": {**DONE, "target": into}}
+    submit.answers({"exit": 0, "result": {**WAITS, "target": into}}, done)
     person = respond(choice)
     run = tape.run("capstan_replay", {"into": into, "until": "2024-05-02", "approve": True})
     person.join(10)
-    first, second = submit.calls
+    first, *rest = submit.calls
     assert first["request"]["approve"] is True  # type: ignore[index]
-    requested: Any = second["request"]
-    assert requested.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
-    assert requested == {
-        "run": "t-1234-1", "approved": choice == "Approve", "by": "ann", "reason": "looked at it",
-    }  # fmt: skip
     ended = states(run)
     if choice == "Approve":
+        requested: Any = rest[0]["request"]
+        assert requested.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
+        assert requested == {
+            "run": "t-1234-1", "approved": True, "by": "ann", "reason": "looked at it",
+        }  # fmt: skip
         assert run.state == "success"
         assert set(ended.values()) == {"success"}
         assert len(events(f"capstan://tables/{into}")) == 1
         return
+    # No Spark has started for it.
+    assert rest == []
+    last = read_history(Lake.at(tape.lake), "t-1234-1").last
+    assert (last.step, last.detail["by"], last.detail["reason"]) == (
+        Step.REJECTED, "ann", "looked at it",
+    )  # fmt: skip
     assert run.state == "failed"
     assert (ended["approve"], ended["publish"]) == ("success", "failed")
     assert ended["certificate"] == "upstream_failed"

@@ -127,7 +127,7 @@ def test_fill_uses_one_job_at_a_pinned_cut(setting: Settings, look: Any) -> None
     more |= part
     del more["chunk"]
     assert result["request"] == {"backfills": [{"replay": "by_day", "what": "stale", **more}]}
-    assert "| by_day | by_day | 1 stale |" in shown
+    assert "\nby_day  by_day  1 stale" in shown
     assert look(fill=True, replays=["endless"])[0]["count"] == 1
     assert look(fill=True, replays=["asked"])[2] is False
 

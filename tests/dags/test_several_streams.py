@@ -89,6 +89,26 @@ def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None
     assert resolve(setting, free) == read_request(free)
 
 
+def test_a_form_has_cuts_and_workers_of_each_stream(setting: Settings) -> None:
+    asked = {
+        "streams": "payments=paid, orders=sold", "into": "t", "pipeline": "paid",
+        "cuts": "orders=0, payments=0", "workers_of": ["orders=a", "payments= a "],
+    }  # fmt: skip
+    request = resolve(setting, asked)
+    assert request.cuts == {"orders": 0, "payments": 0}
+    assert request.workers_of == {"orders": ("a",), "payments": ("a",)}
+    assert preview_request(setting, request).plan.inputs.cuts == request.cuts
+    wrong: dict[str, list[object]] = {
+        "cuts": ["orders", "orders=x", "orders=1,orders=2"],
+        "workers_of": [["orders"], ["orders=a", "orders=b"]],
+    }
+    for name, text in ((name, text) for name, texts in wrong.items() for text in texts):
+        with pytest.raises(InvalidRequestError) as caught:
+            resolve(setting, {**asked, name: text})
+        assert caught.value.code == "CAP-REQUEST"
+        assert name in caught.value.message
+
+
 def test_a_form_names_streams_of_no_declared_replay(setting: Settings) -> None:
     requested = {"stream": "little", "streams": "payments=paid, orders=sold", "into": "t"}
     request = resolve(setting, {**requested, "pipeline": "paid", "replay": None})

@@ -7,15 +7,21 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
-from capstan.airflow.documents import audits_document, certificate_document, plan_document
+from capstan.airflow.documents import (
+    approval_document,
+    audits_document,
+    certificate_document,
+    plan_document,
+)
 from capstan.airflow.tasks.job_operator import tell_replay
 from capstan.cli.tables import plan_tables
 from capstan.replay.result import ReplayResult
 from capstan.reporting.html import render
-from capstan.reporting.summaries import plan_facts
+from capstan.reporting.summaries import plan_facts, plan_sentence, plan_title
 from capstan.storage.ledger.certificate import Certificate
 
 CERTIFICATE: dict[str, object] = {
@@ -82,6 +88,7 @@ PLAN = {
     "silent": ["JFK"], "not_on_tape": ["HPN"], "records": 123456, "times": 1000, "files": 1,
     "files_all": 2, "bytes": 1234567, "late": {"late": 5}, "transform": "by_day",
     "pipeline": {"name": "p", "sink": "s"}, "mode": "append", "target_path": "/lake/tables/t",
+    "unseen": "main.shop.t",
     "covered": [{
         "run": "r-1", "workers": ["EWR"], "since": None, "until": None, "transform": None,
         "stale": True, "records": 4,
@@ -120,6 +127,43 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
         assert text in markdown, text
         assert text in log, text
         assert text in page, text
+
+
+def test_one_sentence_says_what_would_be_played() -> None:
+    def sentence(**more: object) -> str:
+        return plan_sentence({**PLAN, "since": 3, **more}, str)
+
+    behind = "into t, behind what is there, once a person has approved it."
+    assert sentence() == f"Plays by_day of 123456 records of EWR, JFK of s, from 3, {behind}"
+    assert sentence(stands="r-1") == "Changes nothing: run r-1 has published the same."
+    merged = sentence(workers=list("abcde"), mode="merge", approve=False, until=5)
+    assert merged.endswith(" of 5 workers of s, from 3 to before 5, into t, merged on its keys.")
+    copy = {"transform": None, "pipeline": None, "mode": "replace", "approve": False}
+    assert sentence(**copy).startswith("Plays 123456 records of EWR, JFK of s, from 3, into t, in")
+
+
+@pytest.mark.parametrize(
+    ("more", "title"),
+    [
+        ({}, "replay s EWR+JFK 2013-03-01.. into t"),
+        ({"left_out": [], "until": "2013-03-02T06:00:00.000000Z"},
+         "replay s 2013-03-01..2013-03-02T06:00:00Z into t"),
+        ({"workers": list("abcde"), "since": None, "target": "/data/t/"},
+         "replay s 5-workers into t"),
+    ],
+)  # fmt: skip
+def test_a_title_names_a_run_by_what_it_plays(more: dict[str, object], title: str) -> None:
+    assert plan_title({**PLAN, **more}) == title
+
+
+def test_a_person_is_shown_some_of_many_changed_rows() -> None:
+    rows = [{"kind": "added", "worker": n, "time": "t", "before": None, "after": {"n": n}}
+            for n in range(7)]  # fmt: skip
+    certificate = Certificate.from_json({**CERTIFICATE, "diff": {"sample": rows}})
+    body = approval_document(certificate, "ann").markdown
+    assert body.count("| added |") == 5
+    assert "The page of the run shows 2 more of these rows." in body
+    assert body.endswith("Somebody other than ann has to approve.")
 
 
 def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:

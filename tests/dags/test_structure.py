@@ -24,6 +24,7 @@ from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
 from capstan.core.config import ByKey, ProjectConfig, Target
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import CHANGES, HOW, INPUT, OUTPUT
 from tests.bench.airflow_overhead import TASKS
 from tests.bench.dag_parsing import parse
 from tests.support.many_streams import many_streams
@@ -210,13 +211,12 @@ def validated(dag: DAG, conf: dict[str, object]) -> dict[str, object]:
 def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     params = DagSerialization.from_dict(DagSerialization.to_dict(dags["capstan_replay"])).params
     form = {name: params.get_param(name) for name in params}
-    assert form["stream"].schema["enum"] == ["little"]
+    assert (form["stream"].value, form["stream"].schema["enum"]) == ("little", [None, "little"])
     assert form["into"].schema["examples"] == ["by_day"]
     assert form["transform"].schema["enum"] == [None, "by_day"]
     assert form["pipeline"].schema["enum"] == [None, "places"]
-    assert {param.schema.get("section") for param in form.values()} == {
-        "What to replay", "Into which table", "How",
-    }  # fmt: skip
+    sections = [param.schema.get("section") for param in form.values()]
+    assert list(dict.fromkeys(sections)) == [None, INPUT, OUTPUT, CHANGES, HOW]
     assert all(param.schema["title"] for param in form.values())
 
 
@@ -227,7 +227,7 @@ def test_approval_asks_only_for_a_reason(dags: dict[str, DAG]) -> None:
 
 def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     actual = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
-    assert (actual["stream"], actual["mode"], actual["since"]) == ("little", "replace", None)
+    assert (actual["stream"], actual["mode"], actual["since"]) == ("little", None, None)
     for text in (None, "", "orders=sold+resold, payments=paid"):
         requested = {"into": "t", "streams": text}
         assert validated(dags["capstan_replay"], requested)["streams"] == text
@@ -243,9 +243,7 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
 @pytest.mark.parametrize(
     "conf",
     [
-        {},
         {"into": ""},
-        {"into": None},
         {"into": "t", "stream": "other"},
         {"into": "t", "workers": "a"},
         {"into": "t", "workers": [1]},
@@ -259,7 +257,9 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
         {"into": "t", "as_of": -1},
         {"into": "t", "peers": 0},
         {"into": "t", "partial": "yes"},
-        {"into": "t", "dry_run": None},
+        {"into": "t", "dry_run": "no"},
+        {"into": "t", "workers_of": {"orders": ["a"]}},
+        {"into": "t", "cuts": {"orders": 1}},
     ],
 )
 def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, object]) -> None:
@@ -420,7 +420,7 @@ def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -
     place.streams.write_text(many_streams(100), encoding="utf-8")
     actual = parse(place.streams, place.root)
     # Of a hundred streams and ten replays; the rest does not grow with them.
-    assert actual["capstan_dags.py"][1] == 116
+    assert actual["capstan_dags.py"][1] == 119
     assert {loaded for _, _, loaded in actual.values()} == {()}
 
 

@@ -199,6 +199,9 @@ class World:
         def logged() -> str | None:
             printed = self.rest.log(dag, run, task, attempt).strip().splitlines()
             shown = [line for line in printed if line.strip() and not line.startswith("::")]
+            # What to do follows on a line of its own.
+            if shown and shown[-1].startswith("What to do: "):
+                shown.pop()
             return shown[-1] if shown and shown[-1].startswith("CAP-") else None
 
         return until(logged, 60)

@@ -63,15 +63,14 @@ def triggered(world: World, page: Page, pictures: Path, *, approve: bool = False
     page.get_by_role("link", name="Audit Log").wait_for()
     page.get_by_role("button", name="Trigger Dag").click()
     form = page.get_by_role("dialog").filter(has_text=f"Trigger Dag - {REPLAY}")
-    section(form, "What to replay")
+    # The usual fields are open.
     choose_several(page, form, "Workers", "EWR", "LGA")
     form.locator("#element_since").fill(ASKED["since"])
     form.locator("#element_until").fill(ASKED["until"])
     page.screenshot(path=pictures / "form.png")
-    section(form, "Into which table")
     form.locator("#element_into").fill(ASKED["into"])
     page.screenshot(path=pictures / "form-target.png")
-    section(form, "How")
+    section(form, "How to run")
     if approve:
         form.locator("[id='switch:element_approve']").click()
     page.screenshot(path=pictures / "form-how.png")

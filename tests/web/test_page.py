@@ -97,6 +97,10 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     assert inner.locator("input[name=since]").input_value().startswith(day)
     following = next_day(day)
     inner.locator("input[name=until]").fill(following)
+    # Other values than those of the plan are not triggered.
+    trigger = inner.get_by_role("button", name="Trigger")
+    assert trigger.is_disabled()
+    inner.get_by_text("How to run").click()
     inner.get_by_label("Approve").check()
     # The plan is of that day alone, once requested.
     inner.get_by_role("button", name="Plan again").click()
@@ -106,9 +110,16 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     inner.get_by_text(re.compile(f"^from {day}.* to before {following}$")).first.wait_for()
     assert inner.get_by_label("Approve").is_checked()
     page.screenshot(path=pictures / "page-form.png")
-    inner.get_by_role("button", name="Trigger").click()
+    sentence = inner.locator("#sentence").inner_text()
+    trigger.click()
     page.wait_for_url(re.compile(r".*/dags/capstan_replay/runs/.+"))
-    return unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1])), day
+    run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
+    # Its id and its note say what it plays.
+    assert run.startswith(f"replay-flights-{day}..{following}-into-{COVERAGE}__")
+    made = world.rest.call("GET", f"/dags/capstan_replay/dagRuns/{quote(run)}")
+    assert str(made["note"]) == sentence
+    assert sentence.startswith("Plays ")
+    return run, day
 
 
 def approved(world: World, page: Page, pictures: Path, run: str) -> str:

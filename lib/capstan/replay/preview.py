@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
+from capstan.core.config.names import normalised
 from capstan.core.times import Time
 from capstan.replay.output.certificate import late_rows
 from capstan.replay.planning.plan import Plan
@@ -32,6 +33,7 @@ from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
+from capstan.storage.ledger.tables import read_places
 from capstan.storage.tape import index
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index import ContentSummary
@@ -110,6 +112,13 @@ class Preview:
         """The content that it would read of all streams together."""
         return total_content(self.contents)
 
+    @property
+    def unseen(self) -> str | None:
+        """The name of its target in a catalog, if the lake does not know yet where that is."""
+        name = None if self.plan.declared is None else self.plan.declared.table
+        known = name is None or read_places(self.plan.lake).named(normalised(name)) is not None
+        return None if known else name
+
     def to_json(self) -> dict[str, object]:
         """The object that `--json` prints."""
         plan = self.plan
@@ -144,6 +153,7 @@ class Preview:
             "mode": str(plan.request.mode),
             "target": plan.request.into,
             "target_path": plan.target,
+            **({"unseen": self.unseen} if self.unseen else {}),
             "covered": [
                 {**_covered_json(plan, entry), "records": self.overlap.by_run.get(entry.run, 0)}
                 for entry in self.covered

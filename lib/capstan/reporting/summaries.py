@@ -15,6 +15,7 @@ from capstan.reporting.formatting import (
     bounds_text,
     changes_text,
     pipeline_text,
+    short_bound,
     size,
     workers_text,
 )
@@ -23,6 +24,12 @@ from capstan.storage.ledger.certificate import Certificate
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""
 
+_NAMED = 4
+_CHANGES = {
+    "replace": "in place of what is there of them",
+    "append": "behind what is there",
+    "merge": "merged on its keys",
+}
 _PUBLISHED = {
     "current": "already published",
     "stale": "published by other code",
@@ -64,6 +71,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("mode", plan.get("mode")),
         ("changes", changes_text(plan.get("changes"))),
         ("target", plan.get("target_path")),
+        ("not looked up", _unseen_text(plan.get("unseen"))),
         ("covered already by", ", ".join(covered)),
         ("changed by others since", plan.get("changed")),
         ("of the records", ", ".join(published)),
@@ -72,6 +80,33 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("checks", plan.get("checks")),
         ("approval", "a person decides before it is published" if plan.get("approve") else ""),
     ]
+
+
+def plan_sentence(plan: Json, show: Show) -> str:
+    """What a run of a plan would do, in one sentence."""
+    if plan.get("stands"):
+        return f"Changes nothing: run {plan['stands']} has published the same."
+    workers = plan.get("workers") or ()
+    named = ", ".join(workers) if len(workers) <= _NAMED else f"{len(workers):,} workers"
+    times = bounds_text(plan.get("since"), plan.get("until"), show)
+    by = plan.get("transform") or (plan.get("pipeline") or {}).get("name")
+    made = f"{by} of " if by else ""
+    waits = ", once a person has approved it" if plan.get("approve") else ""
+    how = _CHANGES.get(str(plan.get("mode")), "")
+    return (
+        f"Plays {made}{show(plan.get('records'))} records of {named} of {plan.get('stream')}, "
+        f"{times}, into {plan.get('target')}, {how}{waits}."
+    )
+
+
+def plan_title(plan: Json) -> str:
+    """A short name for a run of a plan: `replay flights EWR 2013-03-10..2013-03-12 into march`."""
+    workers, left_out = plan.get("workers") or (), plan.get("left_out")
+    named = "+".join(workers) if len(workers) <= _NAMED else f"{len(workers)}-workers"
+    bounds = [short_bound(str(plan[key])) if plan.get(key) else "" for key in ("since", "until")]
+    parts = ["replay", str(plan.get("stream")), named if left_out else "", "..".join(bounds)]
+    target = str(plan.get("target")).rstrip("/").rpartition("/")[2]
+    return " ".join([part for part in parts if part.strip(".")] + ["into", target])
 
 
 def certificate_facts(
@@ -138,6 +173,11 @@ def _stream_facts(
         for name, listed in (("workers", "workers"), ("left out", "left_out")):
             facts.append((f"{name} of {part['source']}", workers_text(part.get(listed))))
     return facts
+
+
+def _unseen_text(name: object) -> str:
+    """That a table of a catalog may be elsewhere than a plan without Spark says."""
+    return f"{name} is new to the lake; the run asks the catalog where it is" if name else ""
 
 
 def _timeless_text(timeless: Json | None, show: Show) -> str:

@@ -125,7 +125,8 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
         # For scheduled runs; a backfill has its own limit.
         max_active_runs=_MAX_ACTIVE_RUNS,
         params={
-            "workers": workers_field({name: labels[name] for name in replay.inputs}),
+            # Others than the declared ones are refused.
+            "workers": workers_field({n: replay.workers or labels[n] for n in replay.inputs}),
             **_switches("Also replace rows of the interval that no replay wrote."),
         },
         tag="backfill",

@@ -14,7 +14,7 @@ _CODES = (
     (
         "2",
         "the request is wrong",
-        "No retry; nothing was changed. Fix what the log's last line names, then trigger again.",
+        "No retry; nothing was changed. Fix what the log's last lines name, then trigger again.",
     ),
     (
         "3",
@@ -27,6 +27,11 @@ _CODES = (
         "No retry. Wait for the named run, then clear the task; `capstan unlock` if it is dead.",
     ),
     ("4, `CAP-CONFLICT`", "others were committing to the same table", "Retried, like exit code 5."),
+    (
+        "5, `CAP-DAMAGED`, `CAP-JAVA`, `CAP-PACKAGE`",
+        "no retry would mend it",
+        "No retry. Do what the log's last lines say, then clear the task.",
+    ),
     (
         "5, or none",
         "something broke, or the job was killed",
@@ -41,7 +46,7 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 FAILURES = f"""
-**When a task fails**, the last line of its log shows the error code, what is wrong and what to do.
+**When a task fails**, the last lines of its log show the error code, what is wrong and what to do.
 
 {_table(_CODES)}
 

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Any
 
 from airflow.sdk import Param
 
 from capstan.airflow.lake_files import labels_by_stream
 from capstan.airflow.settings import Settings
+from capstan.core.config import Mode
 from capstan.core.config.help import Field, fields_of
 from capstan.core.config.request_fields import GivenFields
 from capstan.core.config.stream_names import STREAMS_PATTERN
-from capstan.replay.planning.request import HOW, INPUT, OUTPUT, Request
+from capstan.replay.planning.request import CHANGES, HOW, INPUT, OUTPUT, Request
 
 _FIELDS = {field.name: field for field in fields_of(Request)}
 
 
-# Rarely chosen by hand: requests by API and declared replays have them.
-NOT_IN_FORM = frozenset(
-    {"workers_of", "lookups", "cuts", "hold", "sequence_by", "delete_when", "truncate_when",
-     "unchanged", "history"}
-)  # fmt: skip
+# For runs that wait for no person of Airflow: by API alone.
+NOT_IN_FORM = frozenset({"hold"})
+# What most requests have: Airflow opens this part of the form, and folds the sections.
+_USUAL = ("stream", "replay", "into", "since", "until", "workers")
+# Fields with texts of several names, each with what belongs to it.
+_LISTS = ("workers_of",)
 DIFFERENCES = "Show in the plan which rows the replay would add, remove and change. Starts Spark."
 
 
 def replay_form(settings: Settings) -> dict[str, Param]:
     """The form of `capstan_replay`; its fields have the names of a replay request's fields."""
     choices = {**_input_choices(settings), **_output_choices(settings)}
-    fields = [field for field in fields_of(Request) if field.name not in NOT_IN_FORM]
-    form: dict[str, Param] = {}
-    for section in (INPUT, OUTPUT, HOW):
+    form = {name: _param(_FIELDS[name], None, choices.get(name, {})) for name in _USUAL}
+    for section in (INPUT, OUTPUT, CHANGES, HOW):
         if section == HOW:
             form |= _task_fields()
-        for field in fields:
-            if (field.help.section or HOW) == section:
-                form[field.name] = _param(field, section, choices.get(field.name, {}))
+        for name, field in _FIELDS.items():
+            asked = name not in NOT_IN_FORM and name not in form
+            if asked and (field.help.section or HOW) == section:
+                form[name] = _param(field, section, choices.get(name, {}))
     return form
 
 
@@ -68,7 +69,9 @@ def _labels(labels: Mapping[str, Iterable[str]]) -> dict[str, Any]:
 
 def switch(title: str, description: str, section: str | None = HOW) -> Param:
     """A switch, off by default."""
-    return Param(False, type="boolean", title=title, description_md=description, section=section)
+    # Airflow marks a field that cannot be null as one that has to be filled in.
+    kind = ["boolean", "null"]
+    return Param(False, type=kind, title=title, description_md=description, section=section)
 
 
 def peers_field() -> Param:
@@ -83,13 +86,11 @@ def _param(field: Field, section: str | None, choices: Mapping[str, Any]) -> Par
         return switch(field.title, field.form, section)
     if kind is int:
         return number_field(field.title, field.form, section, **choices)
-    if kind is tuple:
+    if kind is tuple or field.name in _LISTS:
         return list_field(field.title, field.form, section, **choices)
     schema: dict[str, Any] = {"type": "string"}
     if field.optional or kind is Mapping:
         schema, value = {"type": ["string", "null"]}, None
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        schema["enum"], value = [str(each) for each in kind], str(value)
     schema |= choices
     value = schema.pop("value", value)
     if not {"enum", "pattern"} & schema.keys():
@@ -103,9 +104,11 @@ def _input_choices(settings: Settings) -> dict[str, dict[str, Any]]:
     streams, replays = settings.declarations.streams, settings.declarations.replays
     return {
         "stream": {
-            "value": next(iter(streams)),
-            "enum": list(streams),
-            "values_display": _shown({n: each.description for n, each in streams.items()}),
+            **_choice(
+                "that of the declared replay", {n: s.description for n, s in streams.items()}
+            ),
+            "type": ["string", "null"],
+            "value": next(iter(streams)) if len(streams) == 1 else None,
         },
         "streams": {"pattern": STREAMS_PATTERN},
         "replay": _choice("none", {n: each.description for n, each in replays.items()}),
@@ -119,15 +122,19 @@ def _output_choices(settings: Settings) -> dict[str, dict[str, Any]]:
     targets = dict.fromkeys([*declared.targets, *(r.target for r in declared.replays.values())])
     transforms = {name: registry.get(name).description for name in registry.names}
     return {
-        "into": {"examples": list(targets)},
+        "into": {"examples": list(targets), "type": ["string", "null"], "value": None},
         "transform": _choice("none: copy the records", transforms),
         "pipeline": _choice("none", declared.pipelines),
         "mode": {
+            "type": ["string", "null"],
+            "value": None,
+            "enum": [None, *map(str, Mode)],
             "values_display": {
+                "None": "as declared, or replace",
                 "replace": "replace the replayed workers and times",
                 "append": "append",
                 "merge": "merge on keys",
-            }
+            },
         },
         "peers": {"minimum": 1},
     }

@@ -60,7 +60,7 @@ class TaskRefusedError(AirflowFailException):
         super().__init__(*args)
         # Airflow logs the stack trace of what a task raises; here its text alone says what to do.
         processors = structlog.get_config()["processors"]
-        if _without_trace not in processors:
+        if isinstance(processors, list) and _without_trace not in processors:
             processors.insert(0, _without_trace)
 
 

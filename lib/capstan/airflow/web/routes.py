@@ -18,7 +18,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.settings import Settings
 from capstan.airflow.web import actions
-from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
+from capstan.airflow.web.prefilled_form import fields_of, plan_of, streams_in
 from capstan.airflow.web.run_query import Asked
 from capstan.airflow.web.security import capture_dag, guard, refuse, replay_dag
 from capstan.airflow.web.task_progress import informed
@@ -303,7 +303,8 @@ def fill(visit: Visited) -> Response:
     try:
         for stream in streams:
             require_tape(visit.lake, stream)
-        plan = hide_runs(plan_of(visible, fields), visit.visible_runs())
+        form = plan_of(visible, fields, visit.visible_runs())
+        plan, problem = form.plan, {} if form.refusal is None else form.refusal.summary()
     except CapstanError as error:
         problem = error.summary()
     return visit.page(

@@ -119,6 +119,24 @@ def _some_names(value: object) -> object:
     return names_in(value)
 
 
+def _by_name(value: object) -> object:
+    """What belongs to each name in `orders=EWR,JFK`, or in a list of such texts; others as is."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, rest = (part.strip() for part in text.partition("="))
+        if not (name and rest) or name in found:
+            raise ValueError(f"has {text[:80]!r}, which is not NAME=..., each name once")
+        found[name] = rest
+    return found
+
+
+def _numbers_by_name(value: object) -> object:
+    return _by_name(value.split(",") if isinstance(value, str) else value)
+
+
 def _length_text(value: object) -> object:
     if isinstance(value, timedelta):
         return format_duration(value)
@@ -140,4 +158,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_some_names)]
 NamesOrNone = Annotated[tuple[str, ...], BeforeValidator(names_in)]
 """Names, perhaps none: ledgers store an empty list where no keys were given."""
 
-NamesBySource = Mapping[str, Names]
+NamesBySource = Annotated[Mapping[str, Names], BeforeValidator(_by_name)]
+
+NumbersByName = Annotated[Mapping[str, int], BeforeValidator(_numbers_by_name)]
+"""Numbers by a name of each: a mapping, or text such as `orders=12, payments=7`."""

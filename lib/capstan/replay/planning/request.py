@@ -25,14 +25,21 @@ from capstan.core.config.help import Help, documented
 from capstan.core.config.loading.cross_checks import preset_settings
 from capstan.core.config.names import check_column
 from capstan.core.config.replay_rules import cannot_follow, check_replay
-from capstan.core.config.request_fields import GivenFields, NamesBySource, NamesOrNone, TimeText
+from capstan.core.config.request_fields import (
+    GivenFields,
+    NamesBySource,
+    NamesOrNone,
+    NumbersByName,
+    TimeText,
+)
 from capstan.core.config.stream_names import keyed_streams
 from capstan.core.json_object import Json
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
-INPUT, OUTPUT, HOW = "What to replay", "Into which table", "How"
-"""The sections of the form."""
+INPUT, OUTPUT = "Several streams, cuts and epochs", "How the table changes"
+CHANGES, HOW = "Changes in the order of a sequence", "How to run"
+"""The sections of the form, after the fields that most requests have."""
 
 _TIME = (
     "a date (2013-03-01: its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number for "
@@ -49,7 +56,7 @@ class Request:
         Help(
             "The stream to replay",
             cli="The stream's name; or SOURCE=STREAM,... for a pipeline that reads several",
-            section=INPUT,
+            form="The stream to replay. Empty: that of the *Declared replay*",
             metavar="STREAM",
         ),
     ]
@@ -59,8 +66,9 @@ class Request:
             "The target: a table of the lake, a declared target, a Delta path, or a table of a "
             "catalog, such as main.shop.orders",
             absent="the target of the pipeline's sink",
+            form="A table of the lake, a declared target, a Delta path, or a table of a catalog, "
+            "such as main.shop.orders. Empty: that of the *Declared replay*",
             title="Target",
-            section=OUTPUT,
             metavar="TABLE",
         ),
     ]
@@ -81,9 +89,9 @@ class Request:
         Help(
             "The declared replay that this is a run of",
             form="Run as this declared replay: its checks, approval and notifications apply. "
-            "Empty fields take the declared values; others must match them",
+            "Empty fields take the declared values; times and workers may be a part of the "
+            "declared ones, others must match them",
             title="Declared replay",
-            section=INPUT,
         ),
     ] = None
     workers: Annotated[
@@ -93,7 +101,6 @@ class Request:
             absent="all",
             cli="Workers by label or number, comma-separated; put a label with a comma, or with "
             "blanks at its ends, in double quotes",
-            section=INPUT,
         ),
     ] = None
     workers_of: Annotated[
@@ -102,6 +109,9 @@ class Request:
             "Workers of several streams, by the keys of `streams`",
             absent="all",
             cli="Workers of one of several streams, as SOURCE=LIST; repeat it for others",
+            form="For several streams: workers of each, as `orders=EWR, JFK`. Those of streams "
+            "that are left out: all",
+            section=INPUT,
             metavar="SOURCE=LIST",
         ),
     ] = field(default_factory=dict, hash=False)
@@ -112,7 +122,6 @@ class Request:
             absent="the start",
             cli="First time, such as 2013-03-01, 17 or epoch=3",
             form=f"First time to replay: {_TIME}",
-            section=INPUT,
         ),
     ] = None
     until: Annotated[
@@ -121,7 +130,6 @@ class Request:
             "First time after the range",
             absent="all complete times",
             form=f"First time after the range: {_TIME}",
-            section=INPUT,
         ),
     ] = None
     known_at: Annotated[
@@ -134,15 +142,19 @@ class Request:
             "The cut: a commit of the tape",
             absent="the newest",
             cli="The cut: a commit of the tape, or SOURCE=CUT,... of several streams",
+            section=INPUT,
             metavar="CUT",
         ),
     ] = None
     lookups: Annotated[
-        Mapping[str, int],
+        NumbersByName,
         Help(
             "Versions of the pipeline's lookup tables, by the lookup's name",
             absent="the newest",
             cli="Versions of the pipeline's lookup tables, NAME=VERSION,...",
+            form="Versions of the pipeline's lookup tables, as `prices=12, shops=3`. Of those left "
+            "out: the newest",
+            section=OUTPUT,
         ),
     ] = field(default_factory=dict, hash=False)
     peers: Annotated[
@@ -162,7 +174,14 @@ class Request:
     sink: Annotated[
         str | None, Help("The sink of a pipeline that has several", section=OUTPUT, metavar="NODE")
     ] = None
-    mode: Annotated[Mode, Help("How to change the target", section=OUTPUT)] = Mode.REPLACE
+    mode: Annotated[
+        Mode,
+        Help(
+            "How to change the target",
+            form="How to change the target. Empty: as declared, or replace",
+            section=OUTPUT,
+        ),
+    ] = Mode.REPLACE
     keys: Annotated[
         NamesOrNone,
         Help(
@@ -176,27 +195,37 @@ class Request:
         SequencesOrNone,
         Help(
             "With `mode` merge: columns whose greatest value wins, in whatever order ranges are "
-            "replayed; of text with its kind, as 'version as number'"
+            "replayed; of text with its kind, as 'version as number'",
+            section=CHANGES,
         ),
     ] = ()
     delete_when: Annotated[
         str | None,
-        Help("With `sequence_by`: a change that meets this deletes its key", metavar="SQL"),
+        Help(
+            "With `sequence_by`: a change that meets this deletes its key",
+            section=CHANGES,
+            metavar="SQL",
+        ),
     ] = None
     truncate_when: Annotated[
         str | None,
         Help(
-            "With `sequence_by`: a change that meets this removes all rows before it", metavar="SQL"
+            "With `sequence_by`: a change that meets this removes all rows before it",
+            section=CHANGES,
+            metavar="SQL",
         ),
     ] = None
     unchanged: Annotated[
         str | None,
         Help(
             "With `sequence_by`: the text of a column that a change leaves as it was",
+            section=CHANGES,
             metavar="TEXT",
         ),
     ] = None
-    history: Annotated[bool, Help("With `sequence_by`: keep each version of a key")] = False
+    history: Annotated[
+        bool, Help("With `sequence_by`: keep each version of a key", section=CHANGES)
+    ] = False
     follow: Annotated[
         str | None,
         Help(
@@ -219,8 +248,14 @@ class Request:
         ),
     ] = False
     cuts: Annotated[
-        Mapping[str, int],
-        Help("The cuts of several streams, by the keys of `streams`", absent="the newest"),
+        NumbersByName,
+        Help(
+            "The cuts of several streams, by the keys of `streams`",
+            absent="the newest",
+            form="The cuts of several streams, as `orders=12, payments=7`. Of those left out: the "
+            "newest",
+            section=INPUT,
+        ),
     ] = field(default_factory=dict, hash=False)
     # A former option, which stored requests and triggers have: taken, and dropped.
     direct: InitVar[bool] = False

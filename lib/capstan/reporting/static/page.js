@@ -177,6 +177,31 @@
     return answer;
   };
 
+  // The id and the note of a run that its page has a title for; ids may have few other characters.
+  const named = (form) => {
+    if (!form.dataset.title) {
+      return {};
+    }
+    const title = form.dataset.title.replaceAll(" ", "-").replace(/[^A-Za-z0-9_.~:+-]/g, "_");
+    const id = `${title.slice(0, 150)}__${new Date().toISOString()}`;
+    return { dag_run_id: id, note: form.dataset.note.slice(0, 1000) };
+  };
+
+  // What a plan was shown for is what may be triggered.
+  document.addEventListener("input", (event) => {
+    const field = event.target;
+    const form = field.form;
+    if (!form || !form.querySelector("[data-plan]")) {
+      return;
+    }
+    if (field.name === "replay") {
+      window.location.assign(`${window.location.pathname}?${new URLSearchParams({ replay: field.value })}`);
+      return;
+    }
+    form.querySelector("button").disabled = true;
+    form.querySelector("[role=alert]").textContent = "The plan is of other values: plan again.";
+  });
+
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!(form instanceof HTMLFormElement) || !(form.dataset.runs || form.dataset.decide)) {
@@ -204,7 +229,8 @@
       if (unpause) {
         await send("PATCH", unpause.dataset.unpause, { is_paused: false });
       }
-      const run = await send("POST", form.dataset.runs, { conf: read(form), logical_date: null });
+      const conf = read(form);
+      const run = await send("POST", form.dataset.runs, { conf, logical_date: null, ...named(form) });
       leave(form.dataset.page + encodeURIComponent(run.dag_run_id));
       return;
     } catch (error) {
