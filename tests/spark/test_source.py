@@ -66,21 +66,26 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def test_a_copied_lake_goes_on_where_its_files_were(spark: SparkSession, tmp_path: Path) -> None:
+    def flat(source: Path) -> Stream:
+        stream = little_stream(source)
+        options = {**stream.source.options, "recursiveFileLookup": "false"}
+        return replace(stream, source=replace(stream.source, options=options))
+
     root, copy = tmp_path / "root", tmp_path / "copy"
     lake = Lake.at(root / "lake")
-    lay(root / "source" / "day=1", "one", rows(range(10)))
-    capture(spark, lake, little_stream(root / "source"))
+    lay(root / "source", "one", rows(range(10)))
+    capture(spark, lake, flat(root / "source"))
     # As `cp -r` does, with other times of modification.
     shutil.copytree(root, copy, copy_function=shutil.copyfile)
-    lay(copy / "source" / "day=2", "two", rows(range(10, 20)))
+    lay(copy / "source", "two", rows(range(10, 20)))
     copied = Lake.at(copy / "lake")
     with pytest.raises(InvalidRequestError, match="CAP-SOURCE-MOVED") as caught:
-        capture(spark, copied, little_stream(copy / "source"))
+        capture(spark, copied, flat(copy / "source"))
     assert caught.value.fields["path"] == str(copy / "source")
     assert str(caught.value.fields["former"]).startswith(str(root / "source"))
     # The hint is what helps.
-    lay(root / "source" / "day=2", "two", rows(range(10, 20)))
-    assert capture(spark, copied, little_stream(root / "source")).fed == 10
+    lay(root / "source", "two", rows(range(10, 20)))
+    assert capture(spark, copied, flat(root / "source")).fed == 10
 
 
 def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None:
