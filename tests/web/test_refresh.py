@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 AT = "http://capstan.test/capstan"
 PAGE = """<!doctype html><html lang="en"><head><title>Runs</title>
-<link rel="stylesheet" href="/capstan/style.css"><script src="/capstan/page.js"></script></head>
+<link rel="stylesheet" href="/capstan/style.css"><script src="/capstan/page.js"></script>
+<script src="/capstan/times.js" defer></script></head>
 <body><main{refresh}>
 <h1>Runs</h1>
 <section aria-labelledby="filter"><h2 id="filter">Filter</h2><form>{field}</form>
 <p>{number}</p></section>
 <section aria-labelledby="runs"><h2 id="runs">Runs</h2><p id="state">{state}</p>
+<time datetime="2024-05-01T12:00:00Z">2024-05-01 12:00 UTC</time>
 <details><summary>More</summary><p>of it</p></details></section>
-{more}<section aria-labelledby="tall"><h2 id="tall">Tall</h2><pre>{tall}</pre></section>
+{more}<section aria-labelledby="tall"><h2 id="tall">Tall</h2>
+<time datetime="2024-05-01T12:00:00Z">2024-05-01 12:00 UTC</time><pre>{tall}</pre></section>
 </main></body></html>"""
 NEW = "<section aria-labelledby='new'><h2 id='new'>New</h2></section>"
 
@@ -57,6 +60,7 @@ def looking(browser: Browser, server: Server) -> Page:
     page = new_page(browser)
     page.set_default_timeout(30_000)
     page.route("**/*", server.answer)
+    page.add_init_script("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
     page.goto(f"{AT}/runs")
     return page
 
@@ -79,6 +83,7 @@ def test_a_page_follows_what_runs_until_nothing_does(browser: Browser) -> None:
     assert page.get_by_role("heading").all_inner_texts() == ["Runs", "Filter", "Runs", "Tall"]
     assert page.evaluate("document.querySelector('#tall').mine") == "kept"
     assert page.evaluate("window.scrollY") == 400
+    assert page.locator("time").all_inner_texts() == ["2024-05-01 21:00 GMT+9"] * 2
     assert page.locator("details").evaluate("each => each.open")
     assert problems == []
     page.wait_for_timeout(1000)

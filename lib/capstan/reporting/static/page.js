@@ -213,8 +213,8 @@
     button.disabled = false;
   });
 
-  // Whether a part of the page has what a person is about to use: its focus, a selection, a form
-  // that is filled in.
+  // Whether a part of the page has what a person is about to use: its focus, a selection, a range
+  // that is chosen, a form that is filled in or sent.
   const inUse = (part) => {
     const selected = window.getSelection();
     const chosen = selected && !selected.isCollapsed && selected.containsNode(part, true);
@@ -228,6 +228,7 @@
     return (
       chosen ||
       part.contains(document.activeElement) ||
+      part.querySelector(".chosen, button:disabled") ||
       [...part.querySelectorAll("input, select, textarea")].some(changed)
     );
   };
@@ -237,6 +238,16 @@
     const opened = fresh.querySelectorAll("details");
     part.querySelectorAll("details").forEach((each, i) => opened[i]?.toggleAttribute("open", each.open));
     return fresh;
+  };
+
+  // A part as the server gave it: with times in UTC.
+  const asGiven = (part) => {
+    const given = part.cloneNode(true);
+    for (const time of given.querySelectorAll("time[title]")) {
+      time.textContent = time.title;
+      time.removeAttribute("title");
+    }
+    return given;
   };
 
   const scrolled = (part) => [...part.querySelectorAll(".wide, .plot")].map((each) => each.scrollLeft);
@@ -251,7 +262,7 @@
       if (!old) {
         return part;
       }
-      if (inUse(old) || old.isEqualNode(asShown(old, part))) {
+      if (inUse(old) || asGiven(old).isEqualNode(asShown(old, part))) {
         return old;
       }
       const places = scrolled(old);
