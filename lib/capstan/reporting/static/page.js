@@ -266,6 +266,16 @@
     return fresh;
   };
 
+  // A part as the server gave it: with times in UTC.
+  const asGiven = (part) => {
+    const given = part.cloneNode(true);
+    for (const time of given.querySelectorAll("time[title]")) {
+      time.textContent = time.title;
+      time.removeAttribute("title");
+    }
+    return given;
+  };
+
   const scrolled = (part) => [...part.querySelectorAll(".wide, .plot")].map((each) => each.scrollLeft);
 
   const update = (main, fresh) => {
@@ -278,7 +288,7 @@
       if (!old) {
         return part;
       }
-      if (inUse(old) || old.isEqualNode(asShown(old, part))) {
+      if (inUse(old) || asGiven(old).isEqualNode(asShown(old, part))) {
         return old;
       }
       const places = scrolled(old);
