@@ -27,7 +27,6 @@ from capstan.core.config import check_name
 from capstan.core.json_object import printed_json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.activity import refresh_after
-from capstan.reporting.attention.gather import list_attention
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import Coverage, require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
@@ -98,7 +97,7 @@ Visited = Annotated[Visit, Depends(visit_of)]
 @router.get("/")
 def overview(visit: Visited) -> Response:
     """What needs attention, streams, replays with their coverage, and the newest runs."""
-    lake, declared, permissions = visit.lake, visit.declared, visit.permissions
+    lake, permissions = visit.lake, visit.permissions
     problems: list[dict[str, object]] = []
     try:
         lake.require()
@@ -108,7 +107,7 @@ def overview(visit: Visited) -> Response:
     runs = visit.runs() if not problems else None
     newest = [] if runs is None else visit.newest(RunSearch(), 1, _NEWEST).items
     # Without a lake, nobody knows.
-    listed = None if runs is None else list_attention(lake, declared, streams, covered, runs)
+    listed = None if runs is None else visit.attention(streams, covered, runs)
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
@@ -134,8 +133,7 @@ def overview(visit: Visited) -> Response:
 def attention(visit: Visited) -> Response:
     """What needs a person, of what the user may see."""
     visit.lake.require()
-    streams, replays = visit.streams(), visit.coverages()
-    listed = list_attention(visit.lake, visit.declared, streams, replays, visit.runs())
+    listed = visit.attention(visit.streams(), visit.coverages(), visit.runs())
     return JSONResponse(listed.to_json())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,8 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import Activity
 from capstan.reporting.airflow_paths import decision_path
+from capstan.reporting.attention.gather import list_attention
+from capstan.reporting.attention.items import AttentionList
 from capstan.reporting.coverage_view import Coverage, NoCoverage, view_coverages
 from capstan.reporting.lists.paging import ListPage
 from capstan.reporting.lists.run_search import RunSearch
@@ -90,6 +92,16 @@ class Visit:
         self.lake.require()
         every = read_heads(self.lake)
         return every.owned_by(self.permissions.owners(every.owners, self.declared))
+
+    def attention(
+        self,
+        streams: Sequence[StreamHistory | NoView],
+        replays: Sequence[Coverage | NoCoverage],
+        runs: RunHeads,
+    ) -> AttentionList:
+        """What needs a person of these, which the user may see."""
+        lake, declared = self.lake, self.declared
+        return list_attention(lake, declared, streams, replays, runs, informed=informed)
 
     def found(self, runs: RunHeads, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
         """A page of some runs as a search finds them, with what goes on with each."""

@@ -14,7 +14,7 @@ from capstan.reporting.attention.items import KINDS, AttentionItem, AttentionLis
 from capstan.reporting.attention.repeating import replay_command
 from capstan.reporting.attention.stalls import find_stall
 from capstan.reporting.attention.unfinished import find_unfinished
-from capstan.reporting.coverage_view import Coverage, NoCoverage, view_coverages
+from capstan.reporting.coverage_view import Coverage, Informed, NoCoverage, view_coverages
 from capstan.reporting.formatting import bounds_text, brief_text, number, time_text
 from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import RunView
@@ -53,6 +53,7 @@ def list_attention(
     replays: Sequence[Coverage | NoCoverage],
     runs: RunHeads,
     most: int = FEW,
+    informed: Informed = list,
 ) -> AttentionList:
     """What needs a person of these streams, replays and runs.
 
@@ -65,7 +66,7 @@ def list_attention(
     for item in (*_of_streams(lake, config, streams, moment), *_of_replays(replays, streams)):
         items.append(item)
         counts[item.kind, item.stream] += 1
-    unfinished = find_unfinished(runs, moment)
+    unfinished = find_unfinished(runs, moment, informed)
     for kind in ("waiting", "failed", "dead"):
         heads: RunHeads = getattr(unfinished, kind)
         items += [_of_run(kind, view, config) for view in heads.views(0, most)]
@@ -125,14 +126,14 @@ def _of_replays(
 
 
 def _of_coverage(view: Coverage) -> Iterator[AttentionItem]:
-    """The intervals that a replay lacks; those whose last run failed are missing like others."""
+    """The intervals that a replay lacks; those whose last run failed or is dead are among them."""
     declared, counts = view.declared, view.counts
     for kind, states in (
-        ("gap", ("gap", "failed")),
+        ("gap", ("gap", "failed", "dead")),
         ("changed", ("changed",)),
         ("stale", ("stale",)),
     ):
-        count = sum(counts[state] for state in states)
+        count = sum(counts.get(state, 0) for state in states)
         if not count:
             continue
         parts = [part for part in view.stretches if part.state in states]

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+import numpy as np
+
+from capstan.reporting.activity import Activity
+from capstan.reporting.coverage_view import Informed
+from capstan.reporting.frontier_history import Integers
 from capstan.reporting.run_heads import RunHeads
+from capstan.reporting.run_view import list_runs
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.ledger import claims
@@ -22,6 +28,8 @@ LISTED_FOR = timedelta(days=30)
 LOOKED_AT = 500
 """The most failed and dead runs whose ranges are compared with later publishes."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _MARGIN = timedelta(seconds=1)
 """More than the rounding of timestamps in a file's column bounds."""
 
@@ -32,10 +40,10 @@ class UnfinishedRuns:
 
     waiting: RunHeads  # for a decision
     failed: RunHeads
-    dead: RunHeads  # cut off: they hold no claim, and have recorded no end
+    dead: RunHeads  # cut off: nothing is at work on them, and they have recorded no end
 
 
-def find_unfinished(heads: RunHeads, now: datetime) -> UnfinishedRuns:
+def find_unfinished(heads: RunHeads, now: datetime, informed: Informed = list) -> UnfinishedRuns:
     """Those of some runs that need a person.
 
     A failed or dead run is left out once a later run has published its whole range, while another
@@ -44,7 +52,11 @@ def find_unfinished(heads: RunHeads, now: datetime) -> UnfinishedRuns:
     waiting = heads.in_state("audited")
     ended = heads.in_state("failed", "begun", "stopped", "approved").since(now - LISTED_FOR)
     if len(ended):
-        ended = ended.without({claim.run for claim in claims.active(heads.lake)})
+        held = {claim.run for claim in claims.active(heads.lake)}.intersection(ended.names)
+        # A claim lasts for hours after its process; of tasks that have ended, Airflow knows more.
+        views = informed(list_runs(heads.lake, run=tuple(held))) if held else ()
+        over = {view.run for view in views if view.activity is Activity.DEAD}
+        ended = ended.without(held - over)
     if len(ended):
         ended = ended.without(_superseded(ended, waiting))
     return UnfinishedRuns(
@@ -72,27 +84,63 @@ def _find(
     rows = read_rows(lake, "claims", names, kind="claim", run=tuple(unfinished))
     newest = {row["run"]: row for row in rows}
     own = {run: (row["stream"], _scope(row)) for run, row in newest.items()}
-    over: dict[tuple[str, str], list[tuple[datetime, Scope]]] = {}
+    dated: dict[tuple[str, str], list[tuple[datetime, Scope]]] = {}
     for run, (stream, scope) in own.items():
-        over.setdefault((stream, scope.target), []).append((unfinished[run], scope))
+        dated.setdefault((stream, scope.target), []).append((unfinished[run], scope))
     targets = tuple({scope.target for _, scope in own.values()})
-    if targets:
-        since = {"at": (min(ended.values()) - _MARGIN, None)}
-        for written in current_rows(
-            read_rows(lake, "coverage", None, since, target=targets)
-        ).values():
-            covered = parse_covered(written)
-            published = over.setdefault((covered.stream, covered.scope.target), [])
-            published.append((written[0]["at"], covered.scope))
+    since = {"at": (min(ended.values()) - _MARGIN, None)}
+    published = read_rows(lake, "coverage", None, since, target=targets) if targets else []
+    for written in current_rows(published).values():
+        covered = parse_covered(written)
+        scopes = dated.setdefault((covered.stream, covered.scope.target), [])
+        scopes.append((written[0]["at"], covered.scope))
+    over = {key: DatedScopes.of(scopes) for key, scopes in dated.items()}
     return [
         run
         for run, at in ended.items()
         if run in own
-        and _include(
-            [scope for moment, scope in over[own[run][0], own[run][1].target] if moment > at],
-            own[run][1],
-        )
+        for stream, scope in [own[run]]
+        if _include(over[stream, scope.target].after(at, scope), scope)
     ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatedScopes:
+    """Scopes of one target with their times, of which few are near another one."""
+
+    scopes: Sequence[Scope]
+    moments: Integers
+    lows: Integers  # of the first coordinate
+    highs: Integers
+
+    @classmethod
+    def of(cls, dated: Sequence[tuple[datetime, Scope]]) -> DatedScopes:
+        """Scopes with their times."""
+        bounds = np.array([_ends(scope) for _, scope in dated], np.int64)
+        moments = np.array([_micros(moment) for moment, _ in dated], np.int64)
+        return cls([scope for _, scope in dated], moments, bounds[:, 0], bounds[:, 1])
+
+    def after(self, moment: datetime, scope: Scope) -> list[Scope]:
+        """Those of later times that may overlap a scope; none if they leave a gap in it."""
+        low, high = _ends(scope)
+        is_near = (self.moments > _micros(moment)) & (self.lows <= high) & (self.highs >= low)
+        near = np.flatnonzero(is_near)
+        near = near[np.argsort(self.lows[near], kind="stable")]
+        lows, reached = self.lows[near], np.maximum.accumulate(self.highs[near])
+        if not near.size or lows[0] > low or reached[-1] < high or (lows[1:] > reached[:-1]).any():
+            return []
+        return [self.scopes[index] for index in near.tolist()]
+
+
+def _ends(scope: Scope) -> tuple[int, int]:
+    """The least and the greatest value of the first coordinate, or beyond it."""
+    box = scope.region.simplified().box
+    since, until = box.since[0], box.until[0]
+    return _LEAST if since is None else since, _MOST if until is None else until
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _scope(row: Mapping[str, object]) -> Scope:
@@ -103,19 +151,15 @@ def _scope(row: Mapping[str, object]) -> Scope:
 
 def _include(scopes: Sequence[Scope], scope: Scope) -> bool:
     """Whether all rows of a scope are known to be in some scopes of its target together."""
-    if any(one.contains(scope) for one in scopes if _alike(one, scope)):
+    shape = len(scope.region.box.since), scope.region.box.order
+    alike = [one for one in scopes if (len(one.region.box.since), one.region.box.order) == shape]
+    if any(one.contains(scope) for one in alike):
         return True
-    near = [one for one in scopes if _alike(one, scope) and one.overlaps(scope)]
-    return bool(near) and all(
-        _include_worker(near, scope, worker) for worker in scope.workers or (None,)
+    return bool(alike) and all(
+        _include_worker(alike, scope, worker) for worker in scope.workers or (None,)
     )
 
 
 def _include_worker(scopes: Sequence[Scope], scope: Scope, worker: int | None) -> bool:
     holding = (one.region for one in scopes if one.workers is None or worker in one.workers)
     return any(region.includes(scope.region) for region in merge_regions(holding))
-
-
-def _alike(one: Scope, other: Scope) -> bool:
-    shapes = [(len(s.region.box.since), s.region.box.order) for s in (one, other)]
-    return shapes[0] == shapes[1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.reporting.activity import TaskProgress
 from capstan.reporting.attention.unfinished import LISTED_FOR, find_unfinished
 from capstan.reporting.run_heads import read_heads
 from capstan.storage.lake import Lake
@@ -107,6 +109,19 @@ def test_a_run_under_way_needs_nobody(books):
     books.released("t-0000000a-1")
     books.released("t-0000000b-1", 2)
     assert found(books, now) == {**NONE, "dead": ["t-0000000a-1"], "failed": ["t-0000000b-1"]}
+
+
+def test_a_run_whose_task_has_ended_is_dead_before_its_claim_is(books):
+    books._now = datetime.now(UTC)
+    begun(books, "t-0000000a-1", [0], days(0, 1))
+    begun(books, "t-0000000b-1", [0], days(1, 2))
+
+    def informed(views):
+        tasks = {"t-0000000a-1": TaskProgress.OVER, "t-0000000b-1": TaskProgress.RUNNING}
+        return [replace(view, task=tasks[view.run]) for view in views]
+
+    actual = find_unfinished(read_heads(books.lake), datetime.now(UTC), informed)
+    assert actual.dead.names == ["t-0000000a-1"]
 
 
 def test_an_approved_run_whose_claim_has_expired_is_dead(books):
