@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
-from capstan.core.protocol import Messages, Release, Rule
+from capstan.core.protocol import Messages, Progress, Release, Rule
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely import encode_event
+from capstan.interop.timely import EventTypes, encode_event
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import ImportResult, import_recordings
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
@@ -325,6 +325,22 @@ def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Pat
     assert actual == by_stamp(spark, open_tape(lake, "none", stamps=True))
     assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 7
     assert actual['[{"t":4},{"t":4},{"t":9}]', 11] == 1
+
+
+def test_a_recapture_has_the_first_element_as_the_time(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Also of records that are in it by another one, which is complete before."""
+    types, folder = EventTypes.of("Product<u64,u64>", "u64"), tmp_path / "open"
+    events = [Messages.under([(0, 1), (1, 0)], [7]), Progress.of([((0, 1), 1), ((0, 0), -1)])]
+    folder.mkdir()
+    sent = b"".join(encode_event(types, event, Release.V032) for event in events)
+    (folder / "worker-0.bin").write_bytes(sent)
+    (folder / "case.json").write_text(json.dumps({**types.to_json(), "timely": "0.32"}))
+    put(spark, lake, "open", folder, Format.TIMELY)
+    assert recapture(spark, lake, RecaptureRequest("open", "copy")).records == 1
+    [row] = delta.load(spark, open_tape(lake, "copy", stamps=True).paths.records).collect()
+    assert (tuple(row["time"]), list(map(tuple, row["stamp"]))) == ((0, 1), [(0, 1), (1, 0)])
 
 
 def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
