@@ -115,7 +115,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     page.wait_for_url(re.compile(r".*/dags/capstan_replay/runs/.+"))
     run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
     # Its id and its note say what it plays.
-    assert run.startswith(f"replay-flights-{day}..{following}-into-{COVERAGE}__")
+    assert run.startswith(f"replay-flights-{day}--{following}-into-{COVERAGE}__")
     made = world.rest.call("GET", f"/dags/capstan_replay/dagRuns/{quote(run)}")
     assert str(made["note"]) == sentence
     assert sentence.startswith("Plays ")

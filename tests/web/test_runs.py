@@ -75,7 +75,6 @@ def test_a_replay_is_published_and_certified(captured: World, whole: dict[str, o
 @pytest.mark.parametrize(
     "conf",
     [
-        {},
         {"into": ""},
         {"into": "t", "stream": "nothing"},
         {"into": "t", "workers": "EWR"},

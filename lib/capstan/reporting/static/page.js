@@ -177,12 +177,14 @@
     return answer;
   };
 
-  // The id and the note of a run that its page has a title for; ids may have few other characters.
+  // The id and the note of a run that its page has a title for. Ids may have few other characters,
+  // and no two dots.
   const named = (form) => {
     if (!form.dataset.title) {
       return {};
     }
-    const title = form.dataset.title.replaceAll(" ", "-").replace(/[^A-Za-z0-9_.~:+-]/g, "_");
+    const plain = form.dataset.title.replaceAll(" ", "-").replaceAll("..", "--");
+    const title = plain.replace(/[^A-Za-z0-9_.~:+-]/g, "_");
     const id = `${title.slice(0, 150)}__${new Date().toISOString()}`;
     return { dag_run_id: id, note: form.dataset.note.slice(0, 1000) };
   };
@@ -266,16 +268,6 @@
     return fresh;
   };
 
-  // A part as the server gave it: with times in UTC.
-  const asGiven = (part) => {
-    const given = part.cloneNode(true);
-    for (const time of given.querySelectorAll("time[title]")) {
-      time.textContent = time.title;
-      time.removeAttribute("title");
-    }
-    return given;
-  };
-
   const scrolled = (part) => [...part.querySelectorAll(".wide, .plot")].map((each) => each.scrollLeft);
 
   const update = (main, fresh) => {
@@ -288,7 +280,7 @@
       if (!old) {
         return part;
       }
-      if (inUse(old) || asGiven(old).isEqualNode(asShown(old, part))) {
+      if (inUse(old) || old.isEqualNode(asShown(old, part))) {
         return old;
       }
       const places = scrolled(old);
