@@ -116,6 +116,16 @@ def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Settings)
             resolve(setting, {**name, "follow": other})
 
 
+@pytest.mark.parametrize(
+    ("given", "lacks"), [({"stream": "little"}, "target"), ({"into": "t"}, "stream")]
+)
+def test_a_form_with_neither_a_replay_nor_what_it_declares_is_refused(
+    setting: Settings, given: dict[str, str], lacks: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"neither a {lacks} nor a declared replay"):
+        resolve(setting, given)
+
+
 @pytest.mark.parametrize("into", ["some", "{lake}/tables/some"])
 def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Settings, into: str) -> None:
     requested = {**DAY, "into": into.format(lake=setting.lake)}
