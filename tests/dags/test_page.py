@@ -820,8 +820,8 @@ def test_a_trigger_waits_for_a_plan_that_is_not_refused(
     sentence = re.search(r'<p id="sentence"><strong>([^<]+)<', text)
     assert sentence is not None
     assert re.fullmatch(
-        r"Plays [0-9,]+ records of north of little, from the start to before 2024-05-02, into t, "
-        r"in place of what is there of them\.",
+        r"Replays [0-9,]+ records of little \(north\), from the start to before 2024-05-02, "
+        r"into t, replacing what is there of these workers and times\.",
         sentence[1],
     )
     assert f'data-note="{sentence[1]}"' in text

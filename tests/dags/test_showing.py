@@ -133,13 +133,15 @@ def test_one_sentence_says_what_would_be_played() -> None:
     def sentence(**more: object) -> str:
         return plan_sentence({**PLAN, "since": 3, **more}, str)
 
-    behind = "into t, behind what is there, once a person has approved it."
-    assert sentence() == f"Plays by_day of 123456 records of EWR, JFK of s, from 3, {behind}"
+    into = "into t, appended to what is there; a person has to approve it."
+    read = "123456 records of s (EWR, JFK), from 3, "
+    assert sentence() == f"Replays {read}through by_day, {into}"
     assert sentence(stands="r-1") == "Changes nothing: run r-1 has published the same."
     merged = sentence(workers=list("abcde"), mode="merge", approve=False, until=5)
-    assert merged.endswith(" of 5 workers of s, from 3 to before 5, into t, merged on its keys.")
+    assert " of s (5 workers), from 3 to before 5, " in merged
+    assert merged.endswith(", into t, merged on its keys.")
     copy = {"transform": None, "pipeline": None, "mode": "replace", "approve": False}
-    assert sentence(**copy).startswith("Plays 123456 records of EWR, JFK of s, from 3, into t, in")
+    assert sentence(**copy).startswith(f"Replays {read}into t, replacing what is there")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def filled_in(world: World, page: Page, pictures: Path) -> tuple[str, str]:
     assert run.startswith(f"replay-flights-{day}--{following}-into-{COVERAGE}__")
     made = world.rest.call("GET", f"/dags/capstan_replay/dagRuns/{quote(run)}")
     assert str(made["note"]) == sentence
-    assert sentence.startswith("Plays ")
+    assert sentence.startswith("Replays ")
     return run, day
 
 

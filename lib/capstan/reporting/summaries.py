@@ -26,8 +26,8 @@ Fact = tuple[str, object]
 
 _NAMED = 4
 _CHANGES = {
-    "replace": "in place of what is there of them",
-    "append": "behind what is there",
+    "replace": "replacing what is there of these workers and times",
+    "append": "appended to what is there",
     "merge": "merged on its keys",
 }
 _PUBLISHED = {
@@ -90,13 +90,12 @@ def plan_sentence(plan: Json, show: Show) -> str:
     named = ", ".join(workers) if len(workers) <= _NAMED else f"{len(workers):,} workers"
     times = bounds_text(plan.get("since"), plan.get("until"), show)
     by = plan.get("transform") or (plan.get("pipeline") or {}).get("name")
-    made = f"{by} of " if by else ""
-    waits = ", once a person has approved it" if plan.get("approve") else ""
+    through = f"through {by}" if by else ""
     how = _CHANGES.get(str(plan.get("mode")), "")
-    return (
-        f"Plays {made}{show(plan.get('records'))} records of {named} of {plan.get('stream')}, "
-        f"{times}, into {plan.get('target')}, {how}{waits}."
-    )
+    records = f"{show(plan.get('records'))} records of {plan.get('stream')} ({named})"
+    parts = [records, times, through, f"into {plan.get('target')}", how]
+    waits = "; a person has to approve it" if plan.get("approve") else ""
+    return f"Replays {', '.join(filter(None, parts))}{waits}."
 
 
 def plan_title(plan: Json) -> str:
