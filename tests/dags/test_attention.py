@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags.attention import AttentionOperator, attention_dags
 from capstan.airflow.settings import Settings, read_settings
@@ -198,3 +200,13 @@ def test_a_file_that_cannot_be_read_is_as_none(setting: Settings, look: Any) -> 
 def test_the_whole_dag_runs(place: Place, setting: Settings, alerts: Any) -> None:
     assert place.run("capstan_attention").state == "success"
     assert len(alerts.told) == 3
+
+
+def test_without_a_lake_nothing_is_told(
+    place: Place, alerts: Any, execute: Any, context: Any
+) -> None:
+    shutil.rmtree(place.lake)
+    [dag] = attention_dags(read_settings(DAGS / "any.py"))
+    with pytest.raises(AirflowSkipException, match="no lake yet"):
+        execute(dag.get_task("look"), context())
+    assert alerts.told == []

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from html import unescape
@@ -939,6 +940,14 @@ def test_a_run_is_replayed_again_by_the_form(seeing: Callable[..., TestClient]) 
     view = RunView("t-1-1", "little", "t", "failed", False, 1, START, request=asked)
     assert parse_qs(again(view)) == {
         "stream": ["little"], "workers": ["a", "b"], "since": ["2024-05-01"],
+    }  # fmt: skip
+    several = {
+        "streams": {"orders": "sold", "payments": "paid"}, "sequence_by": ["version"],
+        "workers_of": {"orders": ["a", "b"]}, "partial": True,
+    }  # fmt: skip
+    assert parse_qs(again(replace(view, request=several))) == {
+        "streams": ["orders=sold, payments=paid"], "sequence_by": ["version"],
+        "workers_of": ["orders=a, b"], "partial": ["true"],
     }  # fmt: skip
 
 

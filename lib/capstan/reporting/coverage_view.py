@@ -283,6 +283,9 @@ def _as_they_are(lake: Lake, intervals: Sequence[Interval], informed: Informed) 
 
     def shown(interval: Interval) -> _Shown:
         for activity in _BUSIEST if interval.state in FILLED else ():
+            # Whatever a dead run has left: rows that are there are stale, or changed by others.
+            if activity is Activity.DEAD and interval.state in ("stale", "changed"):
+                continue
             runs = [run for run in interval.unfinished if activities.get(run) is activity]
             if runs:
                 return _Shown(interval, str(activity), tuple(runs))

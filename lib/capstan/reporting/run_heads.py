@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,8 +105,8 @@ class RunHeads:
             begin = datetime.combine(search.since, midnight)
             found = found._filtered(pc.greater_equal(found._runs["at"], pa.scalar(begin)))
         if search.until is not None:
-            end = datetime.combine(search.until, midnight) + timedelta(days=1)
-            found = found._filtered(pc.less(found._runs["at"], pa.scalar(end)))
+            end = datetime.combine(search.until, time.max, UTC)
+            found = found._filtered(pc.less_equal(found._runs["at"], pa.scalar(end)))
         if search.text:
             named = pc.binary_join_element_wise(
                 *(found._runs[name] for name in ("run", "stream", "table")), "\n"

@@ -162,6 +162,7 @@ def numbers(books: Books, search: RunSearch) -> list[int]:
         (RunSearch(text="tables/"), []),
         (RunSearch(since=date(2024, 5, 2), until=date(2024, 5, 3)), [2, 1]),
         (RunSearch(until=date(2024, 5, 1)), [0]),
+        (RunSearch(since=date(2024, 5, 2), until=date.max), [3, 2, 1]),
         (RunSearch(state="failed", stream="flights"), []),
         (RunSearch(sort="when"), [0, 1, 2, 3]),
         (RunSearch(sort="run"), [0, 1, 2, 3]),

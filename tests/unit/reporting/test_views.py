@@ -513,6 +513,16 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
 FOREVER = timedelta(days=36_500)
 
 
+def test_rows_that_are_there_are_stale_whatever_a_dead_run_has_left(covered):
+    """An attempt was killed, another run has published, and the code has changed since."""
+    stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
+    stale.claimed("t-00000004-1", [0, 1], days(1, 3))
+    stale.stepped("t-00000004-1", "intent", {})
+    stale.published("t-00000005-1", [0, 1], days(1, 3))
+    cells = view_coverage(covered, declared(), "r").cells
+    assert [cell.state for cell in cells[:2]] == ["stale", "stale"]
+
+
 def test_what_a_run_is_about_to_write_is_no_bare_gap(covered):
     """Days 3 to 5 lack both workers, and runs are to write some of them."""
     kept = Books(covered, "little", covered.table("t"), _claims=5, _version=5)

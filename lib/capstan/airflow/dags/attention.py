@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow.sdk import DAG, Context
+from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.defaults import new_dag, task_arguments
@@ -33,11 +34,14 @@ class AttentionOperator(CapstanOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look, tell, and remember what was found."""
         from capstan.reporting.attention.gather import FEW, read_attention
-        from capstan.storage.lake import Lake
+        from capstan.storage.lake import Lake, exists
 
         settings = self.settings
+        lake = Lake.at(settings.lake)
         with as_task():
-            listed = read_attention(Lake.at(settings.lake), settings.declarations, _MOST)
+            if not exists(lake.root):
+                raise AirflowSkipException("there is no lake yet")
+            listed = read_attention(lake, settings.declarations, _MOST)
             before = told_attention(settings)
             # More intervals than before are new ones, even if others were there.
             new = [item for item in listed.items if item.number > before.get(item.key, 0)]

@@ -6,18 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
+from capstan.airflow.dags.form import NOT_IN_FORM
 from capstan.airflow.settings import dag_id
+from capstan.core.config.help import fields_of
 from capstan.core.json_object import Json
 from capstan.errors.shell_command import shell_line
+from capstan.replay.planning.request import Request
 from capstan.reporting.coverage_view import Coverage
 from capstan.reporting.run_view import RunView
 from capstan.reporting.stream_view import StreamHistory
-
-_REPEATED = (
-    "stream", "streams", "into", "workers", "since", "until", "known_at", "as_of", "peers",
-    "replay", "transform", "pipeline", "sink", "mode", "keys", "follow",
-)  # fmt: skip
-"""The fields of a request that the form has, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ def of_replay(view: Coverage) -> Iterator[Action]:
         # A person looks at each of its runs: they begin in the form.
         return
     bounds = {"since": "From", "until": "Until"}
-    missing = sum(view.counts.get(state, 0) for state in ("gap", "failed", "changed"))
+    missing = sum(view.counts.get(state, 0) for state in ("gap", "failed", "changed", "dead"))
     for what, count, title, about in (
         ("gaps", missing, "Fill gaps", "Replays missing intervals, in one job."),
         ("stale", view.counts.get("stale", 0), "Redo stale intervals",
@@ -137,5 +134,18 @@ def of_replay(view: Coverage) -> Iterator[Action]:
 
 def again(view: RunView) -> str:
     """The query of the form that is filled in as the request of a run; empty without one."""
-    given = {name: view.request[name] for name in _REPEATED if view.request.get(name)}
-    return urlencode(given, doseq=True) if given else ""
+    names = (field.name for field in fields_of(Request) if field.name not in NOT_IN_FORM)
+    given = {name: view.request[name] for name in names if view.request.get(name)}
+    return urlencode({name: _texts(value) for name, value in given.items()}, doseq=True)
+
+
+def _texts(value: object) -> object:
+    """A value as the form has it: a mapping as `name=value, name=value`."""
+    if isinstance(value, Mapping):
+        listed = (f"{name}={_joined(each)}" for name, each in value.items())
+        return ", ".join(listed)
+    return "true" if value is True else value
+
+
+def _joined(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

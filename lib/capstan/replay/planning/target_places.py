@@ -89,7 +89,7 @@ def target_path(lake: Lake, config: ProjectConfig, into: str) -> tuple[str, Targ
 
 
 def require_below_roots(lake: Lake, config: ProjectConfig, into: str) -> None:
-    """Check that a target that a form names is below a declared root, links in folders resolved.
+    """Check that a target that a form names is below a declared root, not by way of a link.
 
     What the file itself names is free: declared targets, and those of declared replays. So are
     tables in catalogs, whose places the catalogs say.
@@ -100,23 +100,26 @@ def require_below_roots(lake: Lake, config: ProjectConfig, into: str) -> None:
     replays = (target_path(lake, config, each.target)[0] for each in config.replays.values())
     if declared is not None or path in replays:
         return
-    place = _resolved(path)
-    if not any(place.startswith(f"{_resolved(root)}/") for root in roots):
+    if not any(_is_below(path, root) for root in roots):
         raise InvalidRequestError(
             "CAP-ROOT",
             f"{into[:80]!r} is below none of the places where forms may write: {', '.join(roots)}",
             "name a table of the lake or a declared target; or list its folder as targets.roots in "
-            f"{config.path.name}",
+            f"{config.path.name}; a path has no links below such a folder",
             target=into,
             roots=list(roots),
         )
-    # A link below a root may lead to where the lake keeps other things than tables.
-    Lake(_resolved(lake.root)).target(place)
 
 
-def _resolved(place: str) -> str:
-    """A folder without links, as far as it exists; a URI in its one spelling."""
-    return one_spelling(place).rstrip("/") if "://" in place else os.path.realpath(place)
+def _is_below(path: str, root: str) -> bool:
+    """Whether a path is below a root, both spelled alike, and no link in between."""
+    # By another way to the same table, a run would not meet the claims of others, nor the approval
+    # that a declared replay into it asks for.
+    if "://" in root:
+        return one_spelling(path).startswith(f"{one_spelling(root).rstrip('/')}/")
+    spelled = root.rstrip("/")
+    own = path.removeprefix(f"{spelled}/")
+    return own != path and os.path.realpath(path) == f"{os.path.realpath(spelled)}/{own}"
 
 
 def _table_in_catalog(
