@@ -890,6 +890,20 @@ def test_a_run_that_waits_is_decided_about_by_who_may(
     assert "data-decide" not in seeing(*ALL).get(page).text
 
 
+def test_who_has_triggered_a_run_is_not_offered_to_approve_it_where_others_have_to(
+    seeing: Callable[..., TestClient], lake: Lake, place: Place
+) -> None:
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write("    approve: others\n")
+    made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "replay"}
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    kept.stepped(UNFINISHED, "intent", {"request": {}, "certificate": {}})
+    for user, offered in ((",".join(ALL), ["Reject"]), ("bea", ["Approve", "Reject"])):
+        kept.stepped(UNFINISHED, "audited", {"audit": {}, "made_by": {**made, "user": user}})
+        text = seeing(*ALL).get(f"{PREFIX}/runs/{UNFINISHED}").text
+        assert re.findall('<button type="submit"[^>]* value="([^"]*)"', text) == offered
+
+
 GAPS = {"fill": True, "replays": ["by_day"]}
 ACTIONS = {
     f"/runs/{RUN}": [("audit", {"runs": [RUN]}), ("rollback", {"run": RUN})],

@@ -249,11 +249,13 @@ def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
     view = visit.run(name)
     may_replay = visit.permissions.may_trigger("replay")
+    decision, may_approve = visit.decision(view)
     return visit.page(
         "run.html",
         view=view,
         refresh=refresh_after([view.activity]),
-        decision=visit.decision(view),
+        decision=decision,
+        may_approve=may_approve,
         again=actions.again(view) if may_replay else "",
         actions=visit.allowed(actions.of_run(view)),
     )

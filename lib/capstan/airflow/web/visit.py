@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.lake_files import read_page_settings
+from capstan.airflow.lake_queries import approving_replay
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.actions import Action
 from capstan.airflow.web.security import Permissions, paused, rendered
@@ -69,11 +70,17 @@ class Visit:
         waiting = paused({each.dag for each in allowed})
         return [replace(each, paused=each.dag in waiting) for each in allowed]
 
-    def decision(self, run: RunView) -> str:
-        """Where Airflow takes the user's decision about a run; empty if it takes none."""
+    def decision(self, run: RunView) -> tuple[str, bool]:
+        """Where Airflow takes the user's decision about a run, and whether the user may approve.
+
+        Empty if it takes none.
+        """
         by = run.made_by if run.activity is Activity.WAITING else None
-        may_decide = by is not None and by.task != "" and self.permissions.may_decide(by.dag)
-        return decision_path(by) if by is not None and may_decide else ""
+        if by is None or by.task == "" or not self.permissions.may_decide(by.dag):
+            return "", False
+        asked = approving_replay(self.settings, run.target)
+        others = asked is not None and asked.approve == "others"
+        return decision_path(by), not (others and by.user == self.permissions.user.get_name())
 
     def streams(self) -> list[StreamHistory | NoView]:
         """The streams that the user may see."""

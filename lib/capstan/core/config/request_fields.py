@@ -126,6 +126,11 @@ def _by_name(value: object) -> object:
         return value
     found: dict[str, str] = {}
     for text in texts:
+        if "=" not in text and found and text.strip():
+            # A form takes a list apart at each comma: `orders=EWR, JFK` is of one name.
+            last = next(reversed(found))
+            found[last] += f", {text.strip()}"
+            continue
         name, _, rest = (part.strip() for part in text.partition("="))
         if not (name and rest) or name in found:
             raise ValueError(f"has {text[:80]!r}, which is not NAME=..., each name once")

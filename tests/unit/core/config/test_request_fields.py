@@ -232,3 +232,17 @@ def test_equal_bounds_lead_to_the_schedule_of_a_dag(lake: Lake) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Context(lake.root).plan("s", into="t", since="1970-01-02", until="1970-01-01")
     assert "Timetable" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ["orders=a, b", "payments=c"],
+        ["orders=a", "b", "payments=c"],
+        {"orders": "a,b", "payments": "c"},
+    ],
+)
+def test_workers_of_each_stream_are_taken_apart_or_not(text: object) -> None:
+    several = {"stream": "x+y", "into": "t", "streams": {"orders": "x", "payments": "y"}}
+    request = read_request(Request, {**several, "pipeline": "paid", "workers_of": text})
+    assert request.workers_of == {"orders": ("a", "b"), "payments": ("c",)}
