@@ -35,7 +35,7 @@ def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
     files = {name for name in names if name.startswith("capstan/")}
     package = ROOT / "lib" / "capstan"
     shells = {f"capstan/spark_apps/{path.name}" for path in (ROOT / "spark_apps").glob("*.py")}
-    assert len(shells) == 9
+    assert len(shells) == 10
     assert files == shells | {
         path.relative_to(package.parent).as_posix()
         for path in package.rglob("*")
