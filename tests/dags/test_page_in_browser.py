@@ -15,7 +15,7 @@ from capstan.airflow.web.plugin import PREFIX
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from tests.dags import test_page as of_pages
-from tests.support.browser import browsing, find_browser, new_page
+from tests.support.browser import browsing, new_page, require_browser
 from tests.support.jvmless_lake import EVENT, Books
 
 if TYPE_CHECKING:
@@ -42,13 +42,7 @@ SHOWN = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = find_browser()
-    if program is None:
-        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with browsing(program) as actual:
+    with browsing(require_browser()) as actual:
         yield actual
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
+import pytest
+
 from tests.support.airflow_api import until
 
 if TYPE_CHECKING:
@@ -34,6 +36,17 @@ def find_browser() -> str | None:
     """The program of a Chromium: `CAPSTAN_CHROMIUM`, or the first on the path."""
     named = [os.environ.get("CAPSTAN_CHROMIUM"), *NAMES]
     return next((program for name in named if name and (program := shutil.which(name))), None)
+
+
+def require_browser() -> str:
+    """The program of a Chromium; without one, the test is skipped, and fails in CI."""
+    program = find_browser()
+    if program is None:
+        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return program
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from capstan.demo.flights import feed
 from capstan.storage.lake import Lake
 from tests.support import lake_contents
 from tests.support.airflow_api import Rest, until
-from tests.support.browser import browsing, find_browser
+from tests.support.browser import browsing, require_browser
 from tests.support.live_airflow import Launched, launch
 from tests.support.postgres import find_programs, server
 from tests.support.small_spark import SUBMITTED
@@ -361,13 +361,7 @@ def whole(captured: World, cut: Cut) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = find_browser()
-    if program is None:
-        message = "there is no Chromium: run tests/install-browser, or set CAPSTAN_CHROMIUM"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    with browsing(program) as actual:
+    with browsing(require_browser()) as actual:
         yield actual
 
 
