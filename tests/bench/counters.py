@@ -174,17 +174,23 @@ def size_in(text: str) -> int:
 
 
 @contextmanager
-def own_jobs(spark: SparkSession) -> Iterator[list[int]]:
-    """The Spark jobs that this thread starts inside the `with` block, filled in at its end."""
-    context, group, jobs = spark.sparkContext, f"counted-{next(_groups)}", list[int]()
+def own_jobs(spark: SparkSession) -> Iterator[list[str]]:
+    """What the Spark jobs are for that this thread starts inside the `with` block.
+
+    Filled in at its end: a job's description, and where it was started.
+    """
+    context, group, jobs = spark.sparkContext, f"counted-{next(_groups)}", list[str]()
     context.setJobGroup(group, group)
     try:
         yield jobs
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        store = context._jsc.sc()
         # Jobs are reported on a bus.
-        context._jsc.sc().listenerBus().waitUntilEmpty()
-        jobs.extend(context.statusTracker().getJobIdsForGroup(group))
+        store.listenerBus().waitUntilEmpty()
+        numbers = sorted(context.statusTracker().getJobIdsForGroup(group))
+        started = (store.statusStore().job(number) for number in numbers)
+        jobs.extend(f"{job.description().toString()}, {job.name()}" for job in started)
 
 
 def commits(root: str | Path) -> frozenset[Path]:

@@ -37,6 +37,8 @@ WIDE = 300
 
 PLACED = rows(range(12))
 
+_SNAPSHOT = "Compute snapshot for version"
+
 Work = Callable[[], object]
 
 
@@ -221,7 +223,7 @@ def test_a_replay_writes_its_rows_once(made: Made) -> None:
 def test_rows_beside_all_others_are_published_without_a_job(made: Made) -> None:
     """A range that no file of the target can have rows of is not looked at."""
     made.replay("beside", **made.days(0, 1))
-    publish, jobs = ExitStack(), dict[str, list[int]]()
+    publish, jobs = ExitStack(), dict[str, list[str]]()
 
     def listen(point: str, _: dict[str, object]) -> None:
         if point == "replay.holds":
@@ -235,8 +237,10 @@ def test_rows_beside_all_others_are_published_without_a_job(made: Made) -> None:
         into = "over"
         made.replay(into, **made.days(0, 2), workers=("ann",))
         made.replay(into, **made.days(0, 1), adopt=True)
-    assert jobs["beside"] == []
-    assert jobs["over"] != []
+    # Delta computes a table's state anew whenever it has let go of it.
+    looks = {into: [job for job in jobs[into] if _SNAPSHOT not in job] for into in jobs}
+    assert looks["beside"] == []
+    assert looks["over"] != []
 
 
 def names(path: str) -> list[str]:
