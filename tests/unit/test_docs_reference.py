@@ -25,8 +25,8 @@ from capstan.pipeline.graph.operator import OperatorSpec
 from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
 from capstan.pipeline.keyed.keyed_logic import KeyedLogic
 from capstan.reporting.metrics import METRICS
-from capstan.spark.setup.jars import HADOOP_VERSION, KAFKA, S3
-from capstan.spark.setup.local_submit import pyspark_home
+from capstan.spark.setup.jars import KAFKA, S3
+from capstan.spark.setup.spark_series import DELTA_VERSION, SERIES
 from capstan.storage.lake import TapePaths
 from tests.support.docs import ROOT, blocks, page, section, table
 
@@ -164,8 +164,14 @@ def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
     [row] = [row for row in table(page("deployment"), "in `.env`") if row[0] == "`CONNECTORS`"]
     assert re.findall(r"`(\w+)`", row[1]) == [KAFKA.name, S3.name]
     assert row[2].strip("`") == KAFKA.name
-    hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar")).stem.split("-")[-1]
-    assert hadoop == HADOOP_VERSION
+
+
+def test_the_docs_say_what_goes_with_each_spark() -> None:
+    rows = table(page("install"), "minor version of Spark")
+    assert [row[0] for row in rows] == [series.name for series in SERIES]
+    for row, series in zip(rows, SERIES, strict=True):
+        assert row[1:3] == [DELTA_VERSION, series.hadoop]
+        assert (row[4] == "put") == series.puts_checkpoints
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ from capstan.errors import CapstanError
 from capstan.spark.project_home import packages, project_home, set_up
 from capstan.spark.setup import jars
 from capstan.spark.setup.java import find_java
+from capstan.spark.setup.spark_series import DELTA_VERSION, installed_version, require_series
 
 _LEAST_FREE = 2 << 30
 _PYTHONS = ((3, 11), (3, 12), (3, 13))
@@ -45,8 +45,7 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     findings = [
         _python(),
         _found("Java", _java),
-        _package("pyspark", f"{jars.SPARK_SERIES}.*"),
-        _package("delta-spark", jars.DELTA_VERSION),
+        _found("Spark", _spark_series),
         _found("Delta jars", lambda: ", ".join(jar.name for jar in jars.delta_jars())),
         _found("Kafka jars", partial(_fetched, jars.KAFKA)),
         _found("S3 jars", partial(_fetched, jars.S3)),
@@ -84,15 +83,17 @@ def _java() -> str:
     return f"{java.version} at {java.home} (from {java.source}){notes}"
 
 
-def _package(name: str, versions: str = "*") -> Diagnosis:
+def _spark_series() -> str:
+    version = installed_version()
+    series = require_series(version)
+    return f"{version}, with Delta {DELTA_VERSION} and Hadoop {series.hadoop}"
+
+
+def _package(name: str) -> Diagnosis:
     try:
-        version = metadata.version(name)
+        return Diagnosis(name, True, metadata.version(name))
     except metadata.PackageNotFoundError:
         return Diagnosis(name, False, "not installed", packages("spark"))
-    if fnmatch(version, versions):
-        return Diagnosis(name, True, version)
-    problem = f"Capstan does not work with version {version}"
-    return Diagnosis(name, False, problem, packages("spark"))
 
 
 def _fetched(connector: jars.Jars) -> str:

@@ -11,7 +11,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.own_session import new_session, set_all
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.spark.session import SETTINGS, Later, build_session, is_ours
-from capstan.spark.setup.jars import DELTA_VERSION, SPARK_SERIES
+from capstan.spark.setup.spark_series import require_series
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "spark.sql.catalog.spark_catalog"
@@ -66,6 +66,7 @@ def guest_session(spark: SparkSession) -> SparkSession:
 def require_delta(spark: SparkSession) -> None:
     """Check that a caller's session is of this process, and that Delta is configured in it."""
     _require_classic(spark)
+    series = require_series(spark.version)
     conf = spark.sparkContext.getConf()
     extensions = conf.get("spark.sql.extensions") or ""
     if _EXTENSION not in extensions.split(","):
@@ -73,8 +74,7 @@ def require_delta(spark: SparkSession) -> None:
             "CAP-DELTA",
             "the Spark session has no Delta",
             f"build it with spark.sql.extensions={_EXTENSION}, {_CATALOG}={SETTINGS[_CATALOG]} and "
-            f"the package io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}; or pass no "
-            "session, and Capstan starts one",
+            f"the package {series.delta}; or pass no session, and Capstan starts one",
         )
 
 

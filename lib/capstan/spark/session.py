@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, __version__
 from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
@@ -22,6 +22,7 @@ from capstan.spark.setup.jars import LOG_STORE_JAR, delta_jars, spark_jars
 from capstan.spark.setup.java import find_java, spark_home
 from capstan.spark.setup.jvm import is_local
 from capstan.spark.setup.local_submit import pyspark_home
+from capstan.spark.setup.spark_series import installed_series, require_series
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -93,6 +94,7 @@ def build_session(
             session, as far as Spark can change them. JVM options are appended, not replaced.
     """
     _require_classic()
+    require_series(__version__)
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
         return _start(SparkConf(loadDefaults=False), wanted)
@@ -104,7 +106,7 @@ def build_session(
     settings = {
         **SETTINGS,
         **_EXECUTORS,
-        **s3_settings(os.environ, names_in_defaults(os.environ)),
+        **s3_settings(os.environ, _given()),
         "spark.driver.memory": jvm.driver_memory(),
         **_warehouse(),
     }
@@ -124,6 +126,12 @@ def build_session(
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
+
+
+def _given() -> set[str]:
+    """The settings for S3 that are not ours to make."""
+    absent = () if installed_series().puts_checkpoints else CHECKPOINT_FILES
+    return {*names_in_defaults(os.environ), *absent}
 
 
 def _require_classic() -> None:

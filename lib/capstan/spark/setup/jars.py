@@ -25,14 +25,8 @@ from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark.project_home import cache_folder, checkout, packages, replacing, set_up
 from capstan.spark.setup.java import find_java
 from capstan.spark.setup.local_submit import run_submit
+from capstan.spark.setup.spark_series import SparkSeries, installed_series
 
-DELTA_VERSION = "4.4.0"
-SPARK_SERIES = "4.2"
-SPARK_VERSION = "4.2.0"
-HADOOP_VERSION = "3.5.0"
-"""The version of the Hadoop in Spark; its S3 connector must have the same version."""
-# The version that this Hadoop was built with.
-_SDK_VERSION = "2.35.4"
 HASHES = Path(__file__).with_name("jars.sha256")
 """The SHA-256 of each published jar, by folder and name in the cache, as `sha256sum` writes it."""
 LOG_STORE_JAR = Path(__file__).with_name("s3_log_store") / "capstan-s3-log-store.jar"
@@ -89,70 +83,66 @@ def _read_hashes(path: Path, folder: str) -> dict[str, str]:
     }
 
 
-DELTA = Jars(
-    "jars",
-    "",
-    (f"io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}",),
-    (
-        "com.fasterxml.jackson.core:*",
-        "com.fasterxml.jackson.datatype:*",
-        "com.github.luben:*",
-        "com.google.code.findbugs:*",
-        "commons-logging:*",
-        "commons-pool:*",
-        "io.airlift:*",
-        "io.delta:delta-kernel-api",
-        "io.delta:delta-kernel-defaults",
-        "io.delta:delta-kernel-unitycatalog",
-        "io.unitycatalog:*",
-        "javax.annotation:*",
-        "org.apache.hadoop:*",
-        "org.apache.logging.log4j:*",
-        "org.apache.parquet:*",
-        "org.locationtech.jts:*",
-        "org.roaringbitmap:*",
-        "org.slf4j:*",
-        "org.xerial.snappy:*",
-    ),
+# What these packages ask for and Spark has, or nothing here uses.
+_BESIDE_DELTA = (
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.datatype:*",
+    "com.github.luben:*",
+    "com.google.code.findbugs:*",
+    "commons-logging:*",
+    "commons-pool:*",
+    "io.airlift:*",
+    "io.delta:delta-kernel-api",
+    "io.delta:delta-kernel-defaults",
+    "io.delta:delta-kernel-unitycatalog",
+    "io.unitycatalog:*",
+    "javax.annotation:*",
+    "org.apache.hadoop:*",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.locationtech.jts:*",
+    "org.roaringbitmap:*",
+    "org.slf4j:*",
+    "org.xerial.snappy:*",
 )
-KAFKA = Jars(
-    "kafka",
-    "kafka",
-    (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",),
-    (
-        "at.yawk.lz4:*",
-        "com.google.code.findbugs:*",
-        "org.apache.hadoop:*",
-        "org.scala-lang.modules:*",
-        "org.slf4j:*",
-        "org.xerial.snappy:*",
-    ),
+_BESIDE_KAFKA = (
+    "at.yawk.lz4:*",
+    "com.google.code.findbugs:*",
+    "org.apache.hadoop:*",
+    "org.lz4:*",
+    "org.scala-lang.modules:*",
+    "org.slf4j:*",
+    "org.xerial.snappy:*",
 )
-AVRO = Jars(
-    "avro",
-    "avro",
-    (f"org.apache.spark:spark-avro_2.13:{SPARK_VERSION}",),
-    ("org.scala-lang.modules:*", "org.tukaani:*"),
+_BESIDE_AVRO = ("org.scala-lang.modules:*", "org.tukaani:*")
+_BESIDE_S3 = (
+    "commons-codec:*",
+    "commons-logging:*",
+    "io.netty:*",
+    "org.apache.httpcomponents:*",
+    "org.slf4j:*",
+    "software.amazon.awssdk:bundle",
 )
-S3 = Jars(
-    "s3",
-    "s3",
-    (
-        f"org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}",
-        *(
-            f"software.amazon.awssdk:{part}:{_SDK_VERSION}"
-            for part in ("apache-client", "netty-nio-client", "s3", "s3-transfer-manager", "sts")
-        ),
-    ),
-    (
-        "commons-codec:*",
-        "commons-logging:*",
-        "io.netty:*",
-        "org.apache.httpcomponents:*",
-        "org.slf4j:*",
-        "software.amazon.awssdk:bundle",
-    ),
-)
+_SDK = ("apache-client", "netty-nio-client", "s3", "s3-transfer-manager", "sts")
+
+
+def jars_of(series: SparkSeries) -> tuple[Jars, Jars, Jars, Jars]:
+    """The jars for a minor version of Spark: Delta's, Kafka's, S3's, Avro's."""
+    kafka = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{series.connectors}"
+    avro = f"org.apache.spark:spark-avro_2.13:{series.connectors}"
+    s3 = (
+        f"org.apache.hadoop:hadoop-aws:{series.hadoop}",
+        *(f"software.amazon.awssdk:{part}:{series.sdk}" for part in _SDK),
+    )
+    return (
+        Jars(series.folder("jars"), "", (series.delta,), _BESIDE_DELTA),
+        Jars(series.folder("kafka"), "kafka", (kafka,), _BESIDE_KAFKA),
+        Jars(series.folder("s3"), "s3", s3, _BESIDE_S3),
+        Jars(series.folder("avro"), "avro", (avro,), _BESIDE_AVRO),
+    )
+
+
+DELTA, KAFKA, S3, AVRO = jars_of(installed_series())
 _FETCH_SECONDS = 900.0
 
 
@@ -173,7 +163,7 @@ def _spark_has_delta() -> bool:
     """Whether Delta lies among the jars of `SPARK_HOME`, or of the installed PySpark."""
     spec = importlib.util.find_spec("pyspark")
     homes = [os.environ.get("SPARK_HOME"), *(spec.submodule_search_locations or () if spec else ())]
-    name = f"delta-spark_{SPARK_SERIES}_2.13-*.jar"
+    name = f"delta-spark_{installed_series().name}_2.13-*.jar"
     return any(any(Path(home, "jars").glob(name)) for home in homes if home)
 
 
@@ -205,7 +195,7 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
     """Fetch missing jars and remove all other files from their folder."""
     # The resolver collects all its downloads in one folder, so each group has a cache of its own.
     cache, folder = cache_folder(), jars.folder
-    ivy = cache / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
+    ivy = cache / ("ivy" if jars.name == "jars" else f"ivy-{jars.name}")
     cache.mkdir(parents=True, exist_ok=True)
     # Other processes must not fetch the same jars meanwhile, which the resolver does not prevent.
     with (cache / f"{jars.name}.lock").open("w") as lock:
@@ -302,7 +292,7 @@ def main(jars: Jars = DELTA) -> int:
 
 def _fetch_named(names: list[str]) -> int:
     """Fetch what is named, Delta's jars where nothing is; the exit code of the process."""
-    known = {jars.name: jars for jars in (KAFKA, S3, AVRO)}
+    known = {jars.connector: jars for jars in (KAFKA, S3, AVRO)}
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"jars: {', '.join(unknown)}: there are {', '.join(known)}", file=sys.stderr)
