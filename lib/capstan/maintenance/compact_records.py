@@ -20,6 +20,7 @@ from capstan.errors import CheckFailedError
 from capstan.errors.shell_command import command
 from capstan.maintenance.compaction import replace_files
 from capstan.maintenance.expected_content import Cells, content, expected_content, settled_batch
+from capstan.spark.versions_api import repartition_by_number
 from capstan.storage.compaction.growing_tables import files_of
 from capstan.storage.compaction.outcome import TableResult, repeat_until_done
 from capstan.storage.compaction.policy import (
@@ -117,10 +118,9 @@ def _cluster(
     }
     assignment = assign(cells, size, sizes)
     observed, measures = Observation(), _measures(rows, tape, retired)
+    numbered = rows.observe(observed, *measures).withColumn("_file", _file_number(assignment, tape))
     sorted_rows = (
-        rows.observe(observed, *measures)
-        .withColumn("_file", _file_number(assignment, tape))
-        .repartitionById(assignment.count, F.col("_file"))
+        repartition_by_number(numbered, assignment.count, "_file")
         .sortWithinPartitions("worker", "time", "batch", "pos")
         .drop("_file")
     )

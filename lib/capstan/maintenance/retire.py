@@ -22,6 +22,7 @@ from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedErro
 from capstan.errors.shell_command import command
 from capstan.errors.translation import with_path
 from capstan.maintenance.expected_content import records_in
+from capstan.spark.versions_api import repartition_by_number
 from capstan.storage.compaction.outcome import repeat_until_done
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import read_files
@@ -169,10 +170,11 @@ def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]
     inside = region_sql(tape.time_type, Region(box), tape.columns)
     rows = read_files(spark, tape.paths.records, files)
     numbers = {name: number for number, name in enumerate(files)}
+    remaining = with_values(rows, "_file", F.col("_metadata.file_name"), numbers).where(
+        f"NOT ({inside})"
+    )
     return (
-        with_values(rows, "_file", F.col("_metadata.file_name"), numbers)
-        .where(f"NOT ({inside})")
-        .repartitionById(len(files), F.col("_file"))
+        repartition_by_number(remaining, len(files), "_file")
         .sortWithinPartitions("worker", "time", "batch", "pos")
         .drop("_file")
     )

@@ -21,6 +21,7 @@ from capstan.pipeline.state.chunk_rescale import (
 )
 from capstan.pipeline.state.chunks import StateHeader
 from capstan.pipeline.state.errors import NotWhole
+from capstan.spark.versions_api import repartition_by_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,7 +123,7 @@ def rescale(frame: DataFrame, plan: StagePlan, before: int, after: int) -> DataF
         frame.sparkSession.createDataFrame(seeds).to(schema)
     )
     # Rows name their worker: in a union, task numbers differ from those of workers.
-    arrived = moved.repartitionById(after, F.col("worker")).mapInArrow(
+    arrived = repartition_by_number(moved, after, "worker").mapInArrow(
         _over(rescaling.arrive), schema
     )
     persisted = arrived.persist(StorageLevel.MEMORY_AND_DISK)

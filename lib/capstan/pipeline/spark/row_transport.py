@@ -22,6 +22,7 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark.state_rows import COLUMNS
 from capstan.pipeline.spark.wire_format import AT, BLOB, HEAD, KIND, NOTE, NoteKind, part
+from capstan.spark.versions_api import repartition_by_number
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.time_columns import integers
 
@@ -153,7 +154,7 @@ def incoming(
     frame = reduce(lambda one, other: one.unionByName(other), parts)
     if keyed:
         order = [*_ORDERED, *(f.name for f in types.fields[len(HEAD) :] if _sortable(f.dataType))]
-        frame = frame.repartitionById(peers, F.col(_TASK)).sortWithinPartitions(AT, *order)
+        frame = repartition_by_number(frame, peers, _TASK).sortWithinPartitions(AT, *order)
     return frame.select(*types.names)
 
 

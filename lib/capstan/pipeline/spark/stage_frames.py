@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.stage_planner import Stage, StagePlan
@@ -24,6 +24,7 @@ from capstan.pipeline.spark.row_transport import Notes, Reader, Rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.task_errors import in_task
 from capstan.pipeline.spark.wire_format import KIND, NOTE, NodeMetrics, NoteKind, part
+from capstan.spark.versions_api import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -201,7 +202,7 @@ def _has_state(stage: Stage) -> bool:
 
 def _body(work: StageWork) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     # Of equivalent Arrow types Spark reads only one: no large strings, no milliseconds.
-    schema = to_arrow_schema(from_arrow_schema(work.outgoing), timezone="UTC")
+    schema = arrow_schema(from_arrow_schema(work.outgoing))
     same = schema.equals(work.outgoing)
 
     def body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ from capstan.replay.planning.pipeline_computation import PipelineComputation, as
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
 from capstan.spark.own_session import dividing_otherwise
+from capstan.spark.versions_api import repartition_by_number
 from capstan.storage.delta import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import require_types
@@ -182,7 +183,7 @@ def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> Data
     elif plan.request.peers is not None and not again:
         peers = {worker: n % plan.request.peers for n, worker in enumerate(read.workers)}
         assigned = with_values(records, _PARTITION, F.col("_worker"), peers)
-        partitioned = assigned.repartitionById(plan.request.peers, F.col(_PARTITION))
+        partitioned = repartition_by_number(assigned, plan.request.peers, _PARTITION)
         records = partitioned.drop(_PARTITION)
     return shaped(spark, plan, records)
 
