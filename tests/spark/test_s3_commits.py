@@ -20,6 +20,7 @@ from capstan.spark.safe_commits import (
     require_safe_commits,
 )
 from capstan.spark.setup.jars import LOG_STORE_JAR
+from capstan.spark.setup.spark_series import installed_series
 from capstan.storage import lake as places
 from tests.support import commit_race, log_store_jar
 from tests.support.s3_faults import Fault, faulty
@@ -286,6 +287,16 @@ def test_a_log_store_without_its_jar_is_refused_by_name(
 ) -> None:
     monkeypatch.setattr("capstan.spark.safe_commits._store", lambda _scheme, _spark: "com.none.It")
     with pytest.raises(InvalidRequestError, match="CAP-LAKE: Spark has no class com.none.It"):
+        require_safe_commits(spark, "s3a://bucket/lake")
+
+
+def test_a_hadoop_without_conditional_puts_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if installed_series().writes_s3:
+        absent = "org.apache.hadoop.fs.AsInTheHadoopOfSpark40"
+        monkeypatch.setattr("capstan.spark.safe_commits._CONDITIONAL", absent)
+    with pytest.raises(InvalidRequestError, match="CAP-LAKE: .* only where there is none"):
         require_safe_commits(spark, "s3a://bucket/lake")
 
 

@@ -171,7 +171,7 @@ def test_the_docs_say_what_goes_with_each_spark() -> None:
     assert [row[0] for row in rows] == [series.name for series in SERIES]
     for row, series in zip(rows, SERIES, strict=True):
         assert row[1:3] == [DELTA_VERSION, series.hadoop]
-        assert (row[4] == "put") == series.puts_checkpoints
+        assert (row[4] == "read and written") == series.writes_s3
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:

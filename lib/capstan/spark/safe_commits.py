@@ -36,6 +36,8 @@ _ANY = "spark.delta.logStore.class"
 _SAFE = (LOG_STORE, "io.delta.storage.S3LogStore")
 _DELTA = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
 _CONDITION = "fs.option.create.conditional.overwrite"
+# The class of Hadoop that has this option, since 3.4.2.
+_CONDITIONAL = "org.apache.hadoop.fs.Options$CreateFileOptionKeys"
 # Settings of S3A that switch off conditional puts, or the check before a file is created.
 _DEFEATING = {
     "fs.s3a.create.conditional.enabled": {"false"},
@@ -130,6 +132,13 @@ def _require_class(scheme: str, spark: Get) -> None:
             f"give {shell_line('spark-submit', '--jars', LOG_STORE_JAR)}"
             if store == LOG_STORE
             else f"give Spark its jar, or set spark.delta.logStore.{scheme}.impl to {LOG_STORE}",
+        )
+    if store == LOG_STORE and not has_class(_CONDITIONAL):
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"concurrent commits to {scheme}:// would overwrite each other: the Hadoop in this "
+            "Spark cannot create a file on S3 only where there is none",
+            "use Spark 4.1 or later; listings, plans and reports need no Spark and work as before",
         )
 
 

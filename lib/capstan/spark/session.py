@@ -130,7 +130,8 @@ def build_session(
 
 def _given() -> set[str]:
     """The settings for S3 that are not ours to make."""
-    absent = () if installed_series().puts_checkpoints else CHECKPOINT_FILES
+    # Where it cannot be used, its class cannot even be loaded.
+    absent = () if installed_series().writes_s3 else CHECKPOINT_FILES
     return {*names_in_defaults(os.environ), *absent}
 
 

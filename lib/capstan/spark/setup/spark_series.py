@@ -22,8 +22,7 @@ class SparkSeries:
     name: str
     connectors: str  # the version of its connectors that is fetched
     hadoop: str  # the Hadoop in it; the S3 connector must have the same version
-    # Whether files of checkpoints on S3 can be put at once: Spark 4.1 has moved the interface.
-    puts_checkpoints: bool
+    writes_s3: bool  # whether this Hadoop can create a file on S3 only where there is none
     sdk: str  # of Amazon's SDK: at least the version that this Hadoop was built with
 
     @property

@@ -102,10 +102,10 @@ def test_each_version_has_its_own_jars_by_hash() -> None:
 def test_the_table_says_what_the_installed_spark_has() -> None:
     series = require_series(installed_version())
     assert list((pyspark_home() / "jars").glob(f"hadoop-client-api-{series.hadoop}.jar"))
-    moved = "org/apache/spark/sql/execution/streaming/checkpointing/CheckpointFileManager.class"
-    [sql] = (pyspark_home() / "jars").glob("spark-sql_2.13-*.jar")
-    with zipfile.ZipFile(sql) as classes:
-        assert (moved in classes.namelist()) == series.puts_checkpoints
+    options = "org/apache/hadoop/fs/Options$CreateFileOptionKeys.class"
+    [client] = (pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
+    with zipfile.ZipFile(client) as classes:
+        assert (options in classes.namelist()) == series.writes_s3
 
 
 def test_patch_versions_are_taken_as_they_appear() -> None:
