@@ -138,7 +138,7 @@ def _append(
             due = (before + 2) % _INTERVAL == 0
             deltalake.write_deltalake(
                 table,
-                rows,
+                _filled(rows, table),
                 mode="append",
                 commit_properties=properties,
                 post_commithook_properties=PostCommitHookProperties(
@@ -211,6 +211,17 @@ def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
     added = [field for field in wanted if field.name not in present]
     if added:
         table.alter.add_columns(deltalake.Schema.from_arrow(pa.schema(added)).fields)
+
+
+def _filled(rows: pa.Table, table: deltalake.DeltaTable) -> pa.Table:
+    """The rows with null in the columns that the table alone has, which a newer Capstan has added.
+
+    Those of stamps are there before the version of a tape that has stamps.
+    """
+    for field in pa.schema(table.schema().to_arrow()):
+        if field.name not in rows.schema.names:
+            rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+    return rows
 
 
 def set_properties(path: str, properties: Mapping[str, str]) -> None:
