@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from capstan.cli import main
+from capstan.core.times import Kind, TimeType
+from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import lay_tape
 
 CONFORMANCE = Path(__file__).parents[3] / "conformance"
 
@@ -36,6 +39,16 @@ def test_a_release_must_be_known(release, capsys, tmp_path):
     types = ("--time-type", "u64", "--record-type", "u64")
     code, err = refused(capsys, *words, *types, "--timely", release)
     assert (code, "CAP-TIMELY" in err) == (2, True)
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, "s", ["a"], [(0,)], None, time_type=TimeType.of(t=Kind.BIGINT))
+    for command in (
+        ("export", "s", tmp_path / "out", "--format", "jsonl"),
+        ("serve", "s", "--to", "localhost:9", "--format", "jsonl"),
+        ("replay", "s", "--into-stream", "copy"),
+    ):
+        code, err = refused(capsys, "--lake", tmp_path, *command, "--timely", release)
+        assert (code, "CAP-TIMELY" in err, command) == (2, True, command)
+    assert (lake.streams(), (tmp_path / "out").exists()) == (["s"], False)
 
 
 def test_recordings_that_do_not_decide_are_asked(capsys, tmp_path):

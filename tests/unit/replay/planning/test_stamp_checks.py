@@ -30,7 +30,7 @@ from capstan.storage.delta import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.settings import TapeSettings
-from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.storage.tape.tape import change_settings, newest_cut, open_tape
 from capstan.verify import verify
 from tests.support import stamped_streams  # noqa: F401 - its pipelines
 from tests.support.jvmless_lake import BY_DAY, lay_tape
@@ -324,6 +324,24 @@ def test_a_recapture_that_would_leave_records_out_makes_no_stream(tmp_path: Path
         recapture(spark, lake, RecaptureRequest(NAME, "copy"))
     assert it.value.code == "CAP-STAMP"
     assert lake.streams() == [NAME]
+
+
+@pytest.mark.parametrize(("declared", "asked"), [("0.31", None), (None, "0.31")])
+def test_a_recapture_in_the_form_of_0_31_takes_no_stamps_that_come_later(
+    tmp_path: Path, declared: str | None, asked: str | None
+) -> None:
+    """It was declared before, or is now."""
+    lake = line(tmp_path)
+    lay_tape(lake, "copy", ["0"], [(0,)], (1,), time_type=LINE)
+    stream = {"stream": NAME, "tape": open_tape(lake, NAME, stamps=True).identity}
+    fixed = {"domain": "recapture", "of": stream, "workers": None, "count": 1}
+    stated = {} if declared is None else {"timely": declared}
+    change_settings(open_tape(lake, "copy"), TapeSettings({**fixed, **stated}))
+    spark: Any = None
+    with pytest.raises(InvalidRequestError, match="2, 7, and the re-capture is declared") as it:
+        recapture(spark, lake, RecaptureRequest(NAME, "copy", timely=asked))
+    assert (it.value.code, str(it.value.hint).endswith("--timely 0.32")) == ("CAP-STAMP", True)
+    assert not open_tape(lake, "copy", stamps=True).stamped
 
 
 def test_messages_of_stamps_are_verified(tmp_path: Path) -> None:
