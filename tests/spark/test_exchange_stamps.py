@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
+from capstan.audit.result import TAPE
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
 from capstan.core.protocol import Messages, Progress, Release, Rule
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely import EventTypes, encode_event
+from capstan.interop.timely import EventTypes, EventWriter, encode_event
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import ImportResult, import_recordings
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
@@ -26,6 +30,7 @@ from capstan.interop.transfer.recording_format import Form, Format, find_recordi
 from capstan.interop.transfer.serve import Address, serve
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay, rollback
+from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.delta import delta
 from capstan.storage.tape import index
 from capstan.storage.tape.region_sql import stamp_sql
@@ -37,6 +42,7 @@ from tests.support.socket_senders import heard
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from capstan.audit import Audit
     from capstan.storage.lake import Lake
     from capstan.storage.tape.tape import Tape
 
@@ -249,21 +255,97 @@ def test_ranges_rollbacks_and_audits_of_stamps(
 def test_ranges_of_several_coordinates(spark: SparkSession, lake: Lake) -> None:
     case = "s0_antichain_w2"
     put(spark, lake, "grid", TIMELY / case, Format.TIMELY)
-    for axis in ("t0", "t1"):
-        for since, until in pairwise((None, f"{axis}=1", f"{axis}=3", None)):
-            replay(spark, lake, CONFIG, Request("grid", axis, since=since, until=until))
-        assert copied(spark, lake, axis) == records_of(case)
+    # In all times a record is at its first element, and in a range of t1 maybe at another one.
+    for axis, code in (("t0", 0), ("t1", 2)):
+        runs = [
+            replay(spark, lake, CONFIG, Request("grid", axis, since=since, until=until)).certificate
+            for since, until in pairwise((None, f"{axis}=1", f"{axis}=3", None))
+        ]
+        rows = copied(spark, lake, axis)
+        assert rows == records_of(case)
+        assert main(["--lake", lake.root, "audit", "--against", axis, "grid"]) == code
         assert main(["--lake", lake.root, "verify", "grid", "--deep"]) == 0
+        table, inner, last = DeltaTable(lake.table(axis)), runs[1], runs[2]
+        assert inner is not None
+        assert last is not None
+        rollback(spark, lake, CONFIG, str(last.run))
+        left = copied(spark, lake, axis)
+        assert (left <= rows, left.total()) == (True, rows.total() - last.records)
+        within = delta.load(spark, table.table_uri).where(f"_time.{axis} BETWEEN 1 AND 2")
+        table.delete(f"value = {within.agg(F.min('value')).collect()[0][0]}")
+        audit = audited(spark, lake, str(inner.run))
+        assert (audit.differing, audit.totals["missing"]) == (1, 1)
+    rows = copied(spark, lake, "t0")
     with pytest.raises(InvalidRequestError, match="are elsewhere"):
         replay(spark, lake, CONFIG, Request("grid", "t0", until="t1=1"))
-    assert copied(spark, lake, "t0") == records_of(case)
+    assert copied(spark, lake, "t0") == rows
+
+
+def audited(spark: SparkSession, lake: Lake, run: str) -> Audit:
+    """The audit of a run as it stands in its table."""
+    return audit_run(spark, lake, CONFIG, require_auditable(lake, run, None), deep=True).audit
+
+
+def test_an_audit_finds_rows_of_records_with_several_times_and_with_none(
+    spark: SparkSession, lake: Lake
+) -> None:
+    put(spark, lake, "none", TIMELY / "m1_after_close_w2", Format.TIMELY)
+    done = replay(spark, lake, CONFIG, Request("none", "all")).certificate
+    assert done is not None
+    table, run = DeltaTable(lake.table("all")), str(done.run)
+    assert audited(spark, lake, run).passed
+    table.delete("value = 12")
+    table.update(updates={"value": "99"}, predicate="value = 14")
+    # To the last of three times, as a record without a time is.
+    spark.sql(
+        f"UPDATE delta.`{table.table_uri}` SET _time = named_struct('t', 9L) "
+        "WHERE value IN (11, 15)"
+    )
+    found = audited(spark, lake, run)
+    assert (found.differing, found.totals) == (3, {"missing": 3, "extra": 2, "changed": 1, TAPE: 0})
+    rows = Counter((each.worker, each.time, each.kind) for each in found.findings)
+    assert rows == {
+        (1, (None,), "missing"): 2, (1, (None,), "changed"): 1,
+        (1, (4,), "missing"): 1, (1, (9,), "extra"): 2,
+    }  # fmt: skip
+
+
+def test_a_row_without_a_time_is_extra_until_the_stream_has_ended(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """An audit without a range finds it also where the range that it audits ends."""
+    types = EventTypes.of("u64", "u64")
+    events = [Messages.of((0,), [1]), Messages.under([], [2]), Progress.of([((0,), -1), ((1,), 1)])]
+    sent = b"".join(encode_event(types, event, Release.V032) for event in events)
+    (tmp_path / "worker-0.bin").write_bytes(sent)
+    (tmp_path / "case.json").write_text(json.dumps({**types.to_json(), "timely": "0.32"}))
+    put(spark, lake, "open", tmp_path, Format.TIMELY)
+    done = replay(spark, lake, CONFIG, Request("open", "t", partial=True)).certificate
+    assert done is not None
+    assert (done.records, done.timeless) == (1, {"read": 0, "left_out": 1})
+    audit = ["--lake", lake.root, "audit", "open", "--against", "t"]
+    assert main(audit) == 0
+    row = {"_worker": [0], "_time": [None], "value": [2]}
+    write_deltalake(
+        lake.table("t"),
+        pa.table(row, schema=pa.schema(DeltaTable(lake.table("t")).schema().to_arrow())),
+        mode="append",
+    )
+    assert [main(audit), main([*audit, "--until", "1"])] == [1, 0]
 
 
 @pytest.mark.parametrize("form", Format)
 def test_the_form_of_0_31_has_no_place_for_stamps(
     spark: SparkSession, lake: Lake, tmp_path: Path, form: Format
 ) -> None:
-    put(spark, lake, "s1", TIMELY / "s1_leave_w2", form)
+    """No file is left either of a worker whose messages have one time each."""
+    shutil.copytree(TIMELY / "s1_leave_w2", tmp_path / "sent")
+    path = tmp_path / "sent" / f"worker-2{form.suffix}"
+    with path.open("wb") as file:
+        writer = EventWriter(file, Form.of_folder(path.parent, form).encoding(2), str(path))
+        writer.push(Progress.of([((0,), -1)]))
+        writer.flush()
+    put(spark, lake, "s1", path.parent, form)
     tape = open_tape(lake, "s1", stamps=True)
     with pytest.raises(InvalidRequestError, match="where one time is needed") as caught:
         exported(spark, lake, tape, tmp_path / "out", form_of(tape, form, timely="0.31"))
@@ -327,20 +409,24 @@ def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Pat
     assert actual['[{"t":4},{"t":4},{"t":9}]', 11] == 1
 
 
-def test_a_recapture_has_the_first_element_as_the_time(
+def test_a_recapture_has_each_record_as_often_and_the_first_element_as_its_time(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    """Also of records that are in it by another one, which is complete before."""
+    """Also of records that are in it by another element, which is complete before."""
     types, folder = EventTypes.of("Product<u64,u64>", "u64"), tmp_path / "open"
-    events = [Messages.under([(0, 1), (1, 0)], [7]), Progress.of([((0, 1), 1), ((0, 0), -1)])]
+    several = [(0, 1), (1, 0)]
+    events = [Messages.under(several, [7, 7]), Messages.of((0, 1), [7]),
+              Messages.under(several, [7]), Progress.of([((0, 1), 1), ((0, 0), -1)])]  # fmt: skip
     folder.mkdir()
     sent = b"".join(encode_event(types, event, Release.V032) for event in events)
-    (folder / "worker-0.bin").write_bytes(sent)
+    for worker in range(2):
+        (folder / f"worker-{worker}.bin").write_bytes(sent)
     (folder / "case.json").write_text(json.dumps({**types.to_json(), "timely": "0.32"}))
     put(spark, lake, "open", folder, Format.TIMELY)
-    assert recapture(spark, lake, RecaptureRequest("open", "copy")).records == 1
-    [row] = delta.load(spark, open_tape(lake, "copy", stamps=True).paths.records).collect()
-    assert (tuple(row["time"]), list(map(tuple, row["stamp"]))) == ((0, 1), [(0, 1), (1, 0)])
+    assert recapture(spark, lake, RecaptureRequest("open", "copy")).records == 6
+    rows = delta.load(spark, open_tape(lake, "copy", stamps=True).paths.records).collect()
+    found = Counter((*row["time"], *map(tuple, row["stamp"]), row["data"][0]) for row in rows)
+    assert found == {(0, 1, *several, 7): 6}
 
 
 def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:

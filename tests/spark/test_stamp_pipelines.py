@@ -24,12 +24,15 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import STAMP, pipelines, reach_of
 from capstan.pipeline.spark.runner import play, require_fit
+from capstan.replay.output.row_times import require_own_times
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay, rollback
 from capstan.replay.target import engine_sample
 from capstan.storage.delta import delta
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.storage.tape.upgrade import take_stamps
 from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import backfill
 from tests.support.jvmless_lake import lay_records
@@ -82,6 +85,14 @@ TRANSFORMS = (
         grain=timedelta(microseconds=4),
     ),
 )
+
+BY_DAY = Transform(
+    name="by_day",
+    sql="SELECT date_trunc('DAY', _time.event) AS day, max(upper(_stamp)) AS last FROM records "
+    "GROUP BY ALL",
+    time="day",
+)
+"""Of a stream with a text that is named as the stamp."""
 
 
 class Stamped:
@@ -306,6 +317,16 @@ def test_a_column_of_the_stream_hides_the_stamp(spark: SparkSession, lake: Lake)
         )
     with pytest.raises(InvalidRequestError, match="_stamp as array<bigint>, but the stream has it"):
         require_fit(read, pipeline, "out", reach)
+    # Of a tape without stamps, and of one with them.
+    config = ProjectConfig(Path("streams.yaml"), {}, {BY_DAY.name: BY_DAY}, {}, {})
+    for stamped in (False, True):
+        if stamped:
+            take_stamps(tape)
+        request = Request("own", "t", transform=BY_DAY.name, since="2024-04-30T12:00")
+        plan = make_plan(lake, config, request)
+        assert (plan.computation.reads_stamp, plan.inputs.tape.stamped) == (True, stamped)
+        with pytest.raises(InvalidRequestError, match="CAP-GRAIN"):
+            require_own_times(spark, plan)
 
 
 def test_of_single_times_the_stamp_is_the_time(spark: SparkSession, lake: Lake) -> None:
