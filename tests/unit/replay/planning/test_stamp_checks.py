@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.backfill.survey import survey
+from capstan.capture.batch.commit_events import CLOSING, append_statements
 from capstan.capture.run import close, put_back
 from capstan.core.config import Mode, ProjectConfig, Replay, Target, Transform
-from capstan.core.times import PAIR, Kind, TimeType
+from capstan.core.times import PAIR, Kind, Time, TimeType
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.interop.kafka import export_topics as topic_export
 from capstan.interop.kafka.export_topics import export_topics
@@ -120,6 +121,22 @@ def test_a_frontier_of_pairs_completes_what_is_before_it(tmp_path: Path) -> None
         planned(lake, since="[1, 2]", until="t0=1")
     with pytest.raises(InvalidRequestError, match="is empty or reversed"):
         planned(lake, since="t0=1", until="[1, 0]")
+
+
+def test_frontiers_of_pairs_are_in_their_order(tmp_path: Path) -> None:
+    """Of a worker, of all, and of none; as Products none of these times would be the least."""
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a", "b"], [(0, 5), (2, 3)], (0, 5), time_type=PAIRS)
+    tape = open_tape(lake, NAME, stamps=True)
+    moved = [(Time((0, 5)), -1), (Time((1, 0)), 1), (Time((0, 9)), 1)]
+    append_statements(tape, [(1, CLOSING, moved)], {1: 3}, {}, batch=1, commit=1)
+    state = index.tape_state(tape, newest_cut(tape))
+    assert [each.frontier.elements for each in state.workers] == [((0, 5),), ((0, 9),)]
+    for workers, least in ((state.workers, (0, 5)), (state.workers[1:], (0, 9)), ((), (0, 0))):
+        frontier = index.frontier_of(tape, workers)
+        assert (frontier.elements, frontier.order) == ((least,), PAIR)
+    # How far they are is told by the first coordinate.
+    assert state.greatest == 2
 
 
 def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
