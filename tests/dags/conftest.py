@@ -14,6 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.small_spark import SUBMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from airflow.dag_processing.dagbag import DagBag
     from airflow.models.dagrun import DagRun
@@ -152,6 +154,24 @@ class Place:
             patch.setattr(dagbag, "BundleDagBag", lambda **_: self.bag(file))
             dag = self.bag(file).dags[dag_id]
             return dag.test(run_conf=dict(conf) if conf else None, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="package")
+def placed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, str], AbstractContextManager[Place]]:
+    """Makes a lake with declarations, which the DAG files use inside the `with` block."""
+
+    @contextmanager
+    def make(name: str, streams: str) -> Iterator[Place]:
+        place = Place(tmp_path_factory.mktemp(name))
+        place.lake.mkdir()
+        place.streams.write_text(streams, encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            use(place, patch)
+            yield place
+
+    return make
 
 
 @pytest.fixture
@@ -324,39 +344,34 @@ def execute() -> Callable[[Any, Any], Any]:
 
 
 @pytest.fixture(scope="package")
-def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def taped(placed: Callable[[str, str], AbstractContextManager[Place]]) -> Iterator[Place]:
     """A lake with a tape like that of `captured`, with two commits, written without a JVM."""
     from capstan.storage.lake import Lake
     from tests.support import recorded_tapes
     from tests.support.jvmless_lake import go_on, lay_tape
     from tests.support.sample_streams import START
 
-    place = Place(tmp_path_factory.mktemp("taped"))
-    place.streams.write_text(STREAMS, encoding="utf-8")
-    lake, begin, hour = Lake.at(place.lake), int(START.timestamp()) * 10**6, 3_600_000_000
+    begin, hour = int(START.timestamp()) * 10**6, 3_600_000_000
     times = [(begin + n * 3 * hour // 2,) for n in range(48)]
-    lay_tape(lake, "little", "abc", times[:24], (begin + 34 * hour,))
-    go_on(lake, "little", times[24:], (begin + 69 * hour,))
-    paths = lake.stream("little")
-    for path, schema in (
-        (paths.records, recorded_tapes._RECORDS),
-        (paths.late, recorded_tapes._LATE),
-    ):
-        recorded_tapes.write(path, schema.empty_table())
-    with pytest.MonkeyPatch.context() as patch:
-        use(place, patch)
+    with placed("taped", STREAMS) as place:
+        lake = Lake.at(place.lake)
+        lay_tape(lake, "little", "abc", times[:24], (begin + 34 * hour,))
+        go_on(lake, "little", times[24:], (begin + 69 * hour,))
+        paths = lake.stream("little")
+        for path, schema in (
+            (paths.records, recorded_tapes._RECORDS),
+            (paths.late, recorded_tapes._LATE),
+        ):
+            recorded_tapes.write(path, schema.empty_table())
         yield place
 
 
 @pytest.fixture(scope="package")
-def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def captured(placed: Callable[[str, str], AbstractContextManager[Place]]) -> Iterator[Place]:
     """A lake with a tape of three days, one row per half hour, captured by the DAG."""
     from tests.support.sample_streams import lay_in, rows
 
-    place = Place(tmp_path_factory.mktemp("captured"))
-    lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 2)
-    place.streams.write_text(STREAMS, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        use(place, patch)
+    with placed("captured", STREAMS) as place:
+        lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 2)
         assert place.run("capstan_capture__little").state == "success"
         yield place

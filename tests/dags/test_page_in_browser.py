@@ -1,11 +1,8 @@
-"""The pages in a browser, without Airflow around them: zones, narrow windows, keys."""
+"""The pages in a browser, without Airflow around them: zones, refreshes, keys."""
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -31,9 +28,6 @@ pytestmark = pytest.mark.dags
 auth, lake, client, seeing = of_pages.auth, of_pages.lake, of_pages.client, of_pages.seeing
 ALL, RUN = of_pages.ALL, of_pages.RUN
 ADDRESS = "http://testserver"
-NARROW = 390
-# The folder's settings for Airflow leave out what the environment says of Capstan.
-PICTURES = os.environ.get("CAPSTAN_SCREENSHOTS")
 SHOWN = (
     "/", "/streams/little", "/replays/by_day", "/runs", f"/runs/{RUN}", "/runs/by_day-0b0b0b0b-1",
     "/tables", "/fill?stream=little&into=by_day", "/nowhere",
@@ -52,7 +46,9 @@ def served(page: Page, client: TestClient) -> Page:
     def answer(route: Route) -> None:
         asked = urlsplit(route.request.url)
         given = client.get(f"{asked.path}?{asked.query}")
-        headers = {name: value for name, value in given.headers.items() if name != "content-length"}
+        # What is offered as a file is shown.
+        without = ("content-length", "content-disposition")
+        headers = {name: value for name, value in given.headers.items() if name not in without}
         route.fulfill(status=given.status_code, headers=headers, body=given.content)
 
     page.context.route(f"{ADDRESS}/**", answer)
@@ -117,51 +113,23 @@ def test_what_is_brought_up_to_date_stays_in_that_zone(
     assert not page.evaluate("document.querySelector('#steps').parentElement.marked")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_narrow_window(
-    browser: Browser, seeing: Callable[..., TestClient], tmp_path: Path, scheme: str
-) -> None:
-    pictures = Path(PICTURES or tmp_path)
-    client = seeing(*ALL)
-    for width in (NARROW, 1440):
-        page = served(new_page(browser, scheme=scheme, width=width), client)  # type: ignore[arg-type]
-        for path in SHOWN:
-            page.goto(f"{ADDRESS}{PREFIX}{path}")
-            name = path.strip("/").split("?")[0].replace("/", "-") or "overview"
-            page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
-
-
 def test_pages_can_be_read_by_others_than_eyes(
     browser: Browser, seeing: Callable[..., TestClient]
 ) -> None:
     page = served(new_page(browser), seeing(*ALL))
     for path in SHOWN:
         page.goto(f"{ADDRESS}{PREFIX}{path}")
+        # What `test_axe_finds_nothing` does not look for.
         found = page.evaluate(
             """() => {
-              const all = (selector) => [...document.querySelectorAll(selector)];
-              const ids = all("[id]").map((e) => e.id);
+              const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
               return {
-                headings: all("h1").length,
-                empty: all("th, h1, h2, h3, a, button").filter(
-                  (e) => !e.textContent.trim() && !e.getAttribute("aria-label")).length,
-                unnamed: all("input:not([type=hidden]), select").filter(
-                  (e) => !e.labels.length).map((e) => e.name),
+                headings: document.querySelectorAll("h1").length,
                 twice: ids.filter((id, i) => ids.indexOf(id) !== i),
-                nowhere: all("[aria-labelledby]").filter(
-                  (e) => !document.getElementById(e.getAttribute("aria-labelledby"))).length,
-                levels: all("h1, h2, h3").map((e) => Number(e.tagName[1])),
-                plain: all("svg").filter((e) => !e.getAttribute("aria-label")).length,
               };
             }"""
         )
-        levels = found.pop("levels")
-        assert found == {
-            "headings": 1, "empty": 0, "unnamed": [], "twice": [], "nowhere": 0, "plain": 0,
-        }, path  # fmt: skip
-        # No heading skips a level.
-        assert all(after <= before + 1 for before, after in pairwise(levels))
+        assert found == {"headings": 1, "twice": []}, path
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "content", path

@@ -250,6 +250,9 @@ class Books:
         kept: Region | None = None,
         identity: str | None = None,
         cut: int = 0,
+        request: Mapping[str, object] | None = None,
+        certificate: Mapping[str, object] | None = None,
+        made_by: Mapping[str, object] | None = None,
     ) -> None:
         """A run that has published.
 
@@ -261,9 +264,14 @@ class Books:
             kept: The covered region, if it differs from the replayed one: the target keeps no time.
             identity: Its identity, if a test needs one.
             cut: The replayed commit of the tape.
+            request: What it was asked for beside the mode.
+            certificate: What its certificate says beside the version of its target.
+            made_by: The task that had it made.
         """
         self.claimed(run, workers, kept or region)
-        intent = {"region": region_text(region), "request": {"mode": mode}}
+        more, by = dict(certificate or {}), {"made_by": dict(made_by)} if made_by else {}
+        intent = {"region": region_text(region), "request": {**(request or {}), "mode": mode}, **by}
+        intent |= {"certificate": more} if more else {}
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
         # A publish counts only while its table exists.
@@ -271,7 +279,7 @@ class Books:
         if (own or "://" not in self.target) and not is_table(self.target):
             _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
-        done = {"attempt": 1, "target_version": self._version}
+        done = {**more, "attempt": 1, "target_version": self._version, **by}
         self.stepped(run, "done", done, identity=identity)
 
     def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
