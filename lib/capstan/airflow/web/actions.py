@@ -123,8 +123,8 @@ def of_replay(view: Coverage) -> Iterator[Action]:
         if count:
             yield Action(
                 title,
-                f"{about} Without a range, all of them. To choose one in the calendar, click its "
-                "first and its last cell with the Shift key.",
+                f"{about} Without a range, all of them. To choose one, drag over its cells in the "
+                "calendar, or click the first and the last with the Shift key.",
                 "gaps",
                 {"fill": True, "replays": [declared.name], "what": what},
                 shell_line("capstan", "backfill", declared.name, f"--{what}"),

@@ -140,28 +140,6 @@
     }
   });
 
-  // A range of the calendar: from one cell to another, both clicked with the Shift key.
-  let first = null;
-  document.addEventListener("click", (event) => {
-    const cell = event.target instanceof Element ? event.target.closest("[data-since]") : null;
-    const bounds = [...document.querySelectorAll("[data-range]")];
-    if (!cell || !event.shiftKey || bounds.length === 0) {
-      return;
-    }
-    event.preventDefault();
-    const cells = [...document.querySelectorAll("[data-since]")];
-    const ends = [cells.indexOf(first ?? cell), cells.indexOf(cell)].sort((a, b) => a - b);
-    first = first ? null : cell;
-    for (const [place, each] of cells.entries()) {
-      each.classList.toggle("chosen", place >= ends[0] && place <= ends[1]);
-    }
-    for (const field of bounds) {
-      const [since, until] = ends.map((place) => cells[place].dataset);
-      field.value = field.name === "since" ? since.since : until.until;
-      command(field.form);
-    }
-  });
-
   // A request to Airflow's API as the user; JSON alone, which no other site can send.
   const send = async (method, url, body) => {
     const response = await fetch(url, {
