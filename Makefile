@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 avro demo airflow test test-all nightly chaos soak check static fmt fmt-check lint types imports site log-store bench lock clean
+.PHONY: help setup kafka s3 avro demo airflow test test-all nightly chaos soak check static fmt fmt-check lint types imports site pictures log-store bench lock clean
 
 ## Show this list.
 help:
@@ -158,6 +158,12 @@ imports: setup
 ## Build the documentation to .cache/site; a link to nothing is an error.
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+## Write the pictures of the console in docs/images anew; .cache/pictures has all of its pages.
+pictures: setup browser
+	@mkdir -p .cache/pictures
+	CAPSTAN_SCREENSHOTS=$(CURDIR)/.cache/pictures $(BIN)/python -m pytest tests/dags/test_console.py
+	$(BIN)/python -m tests.support.doc_pictures .cache/pictures docs/images
 
 ## Build the jar of the log store for S3 from its source; the result is the same on every machine.
 log-store: base

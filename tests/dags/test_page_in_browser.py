@@ -135,6 +135,18 @@ def test_pages_can_be_read_by_others_than_eyes(
         assert page.evaluate("document.activeElement.id") == "content", path
 
 
+def test_fields_of_a_section_are_beside_each_other(
+    browser: Browser, seeing: Callable[..., TestClient]
+) -> None:
+    page = served(new_page(browser), seeing(*ALL))
+    page.goto(f"{ADDRESS}{PREFIX}/fill?replay=by_day")
+    tops = page.eval_on_selector_all(
+        "details[open] .field", "all => all.map((each) => each.getBoundingClientRect().top)"
+    )
+    assert len(tops) > 3
+    assert len(set(tops[:3])) == 1
+
+
 def test_a_calendar_is_one_stop_of_the_tab_key(
     browser: Browser, seeing: Callable[..., TestClient]
 ) -> None:
