@@ -29,7 +29,7 @@ CHOSEN = {
     "attention": ("failing-1440-dark", 0, 620),
     "stream": ("full-streams-flights-1440-light", 0, 900),
     "page": ("full-replays-flights_by_day-1440-light", 0, 900),
-    "fill": ("full-fill-flights_by_day-2013-11-01-2013-11-08-1440-light", 0, 900),
+    "fill": ("full-fill-flights_by_day-2013-11-01-2013-11-08-1440-light", 0, 790),
     "waits": ("full-runs-flights_by_day-5f0c2d1e-1-1440-light", 0, 900),
     "certificate": ("full-runs-march_departures-91edb34e-1-1440-light", 0, 680),
     "failed": ("failing-runs-orders_by_batch-0b0b0b0b-1-1440-light", 0, 900),
