@@ -20,7 +20,8 @@ from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
-from capstan.storage.tape import feed, index, schema
+from capstan.storage.late.late_rows import count_late
+from capstan.storage.tape import index, schema
 from capstan.storage.tape.tape import format_of, newest_cut, open_tape
 from capstan.telemetry import instrumentation
 from capstan.verify import verify
@@ -61,7 +62,7 @@ def frontier(lake: Lake) -> datetime:
 def require_all_fed(lake: Lake, fed: int) -> None:
     """Check that what was fed is on tape or kept beside it, each record once."""
     tape = open_tape(lake, "little")
-    kept = feed.count_late(tape, newest_cut(tape))
+    kept = count_late(tape, newest_cut(tape))
     on_tape = records_of(lake)
     assert on_tape.height + sum(kept.values()) == fed
     ids = on_tape["data"].struct.field("id")
@@ -100,7 +101,7 @@ def test_late_records_enter_at_the_frontier_once(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
     # As of a commit before it, they had not been put back.
     tape = open_tape(lake, "little")
-    assert feed.count_late(tape, index.find_cut(tape, 1)) == {"late": 2, "unknown-worker": 1}
+    assert count_late(tape, index.find_cut(tape, 1)) == {"late": 2, "unknown-worker": 1}
 
 
 def test_a_replay_counts_no_late_record_that_is_on_tape(
@@ -353,7 +354,7 @@ class TestFormats:
         arrow_writer.set_properties(paths.events, {"capstan.format": "1"})
         tape = open_tape(lake, "little")
         assert verify(spark, lake, tape, deep=True).valid
-        assert feed.count_late(tape, newest_cut(tape)) == {"late": 2, "unknown-worker": 1}
+        assert count_late(tape, newest_cut(tape)) == {"late": 2, "unknown-worker": 1}
 
         with instrumentation.subscribe(lambda point, facts: reached.append((point, facts))):
             reached: list[tuple[str, dict[str, object]]] = []

@@ -96,6 +96,8 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
         assert actual.differing == 0
         # What was put back was fed in the batch that brought it late, and counts there alone.
         assert (actual.batches, actual.records, actual.gone, actual.unknown) == (13, 122, 0, 0)
+        parts = (actual.on_tape, actual.dead, actual.returned, actual.difference)
+        assert (actual.in_source, *parts) == (122, 120, 1, 1, 0)
     # What came since is no difference, and is not on tape.
     assert (actual.agrees, actual.unread) == (False, 1)
     assert actual.passed is not None

@@ -28,7 +28,7 @@ from capstan.capture.source.files.listing import (
 from capstan.capture.source.files.schemas import columns_of
 from capstan.capture.source.secrets import with_secrets
 from capstan.capture.source.selection import selected
-from capstan.capture.source.source import read_source, require_match
+from capstan.capture.source.source import file_path, read_source, require_match
 from capstan.capture.source.text.line_checks import CheckedLines, check_lines
 from capstan.capture.source.topic_ids import require_same_topics
 from capstan.capture.synthetic import synthetic_batch
@@ -38,6 +38,7 @@ from capstan.core.config.sources import QUERY
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.spark.own_session import copy_of, moved
 from capstan.storage.lake import Lake, is_table
+from capstan.storage.late.late_rows import count_late
 from capstan.storage.ledger.tables import now
 from capstan.storage.stored_log import remembering
 from capstan.storage.tape import feed, index
@@ -130,7 +131,7 @@ def _capture(
 
     def declared_rows(*, as_text: bool) -> DataFrame:
         found = read_source(spark, stream, listing, columns, known_columns, as_text=as_text)
-        return classify.prepare(_selected(found, stream), stream)
+        return classify.prepare(_selected(found, stream, listed=listing is not None), stream)
 
     if frame is None:
         prepared = query = declared_rows(as_text=lines is not None and lines.as_text)
@@ -192,10 +193,12 @@ def _result(
     )
 
 
-def _selected(rows: DataFrame, stream: Stream) -> DataFrame:
+def _selected(rows: DataFrame, stream: Stream, *, listed: bool) -> DataFrame:
     by, carried = stream.workers, {}
+    if listed:
+        carried[classify.FILE] = file_path(rows)
     if isinstance(by, ByPartition) and by.column is None and stream.source.selection is not None:
-        carried = {classify.PARTITION: classify.partition_of(rows, stream)}
+        carried[classify.PARTITION] = classify.partition_of(rows, stream)
     return selected(rows, stream.name, stream.source, carried)
 
 
@@ -216,10 +219,10 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
 
     def detail(batch: int) -> dict[str, object] | None:
         # Counts all earlier batches, including what a capture has added since the first count.
-        waiting = feed.count_late(tape, Cut(newest_cut(tape).commit, batch - 1)).get("late", 0)
+        waiting = count_late(tape, Cut(newest_cut(tape).commit, batch - 1)).get("late", 0)
         return {"records": waiting} if waiting else None
 
-    if feed.count_late(tape, newest_cut(tape)).get("late", 0):
+    if count_late(tape, newest_cut(tape)).get("late", 0):
         synthetic_batch.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
     done = [
         entry for entry in feed.reinjections(tape, newest_cut(tape)) if entry.batch > start.batch
@@ -229,7 +232,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
         done[-1].batch if done else None,
         sum(entry.detail["records"] for entry in done),
         newest_cut(tape).commit,
-        feed.count_late(tape, newest_cut(tape)),
+        count_late(tape, newest_cut(tape)),
     )
 
 

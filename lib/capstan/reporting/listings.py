@@ -20,9 +20,10 @@ from capstan.reporting.stream_view import (
 )
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
+from capstan.storage.late.late_rows import late_by_cause
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape import index
-from capstan.storage.tape.feed import count_reinjected, late_by_reason
+from capstan.storage.tape.feed import count_reinjected
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 
 LATE_REASONS = {
@@ -105,11 +106,11 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
 
 
 def late_facts(lake: Lake, name: str) -> dict[str, object]:
-    """Late records, which are not on tape, by reason, and the number re-injected."""
+    """Late records, which are not on tape, by reason and cause, and the number re-injected."""
     tape = open_tape(lake, name, stamps=True)
     cut = newest_cut(tape)
     labels = index.worker_labels(tape, cut)
-    rows = late_by_reason(tape, cut)
+    rows, last = late_by_cause(tape, cut), tape.time_type.coordinates[-1]
     return {
         "stream": name,
         "cut": cut.commit,
@@ -117,10 +118,15 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
         "late": [
             {
                 "reason": row.reason,
+                "field": row.field,
+                "error": row.error,
+                "file": row.file,
                 "records": row.records,
                 "workers": [labels.get(worker, str(worker)) for worker in row.workers],
                 "first_batch": row.first,
                 "last_batch": row.last,
+                "first_time": None if row.since is None else last.render(row.since),
+                "last_time": None if row.until is None else last.render(row.until),
             }
             for row in rows
         ],

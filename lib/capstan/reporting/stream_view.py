@@ -19,8 +19,8 @@ from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache, kept_facts
 from capstan.storage.lake import Lake, newest_entry
+from capstan.storage.late.late_rows import count_late
 from capstan.storage.tape import index
-from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape

@@ -360,11 +360,43 @@ def test_late_lists_what_is_not_on_tape(run):
         2,
         0,
     )
+    # The table is one of an earlier version, which has no causes.
     one = {"records": 1, "first_batch": 1, "last_batch": 1}
+    one |= dict.fromkeys(("field", "error", "file"))
+    own = "2013-03-01T00:00:00.000000Z"
     assert actual["late"] == [
-        {"reason": "late", "workers": ["LGA"], **one},
-        {"reason": "no-time", "workers": [], **one},
+        {**one, "reason": "late", "workers": ["LGA"], "first_time": own, "last_time": own},
+        {**one, "reason": "no-time", "workers": [], "first_time": None, "last_time": None},
     ]
+
+
+def test_late_tells_causes_apart(place, tmp_path, capsys):
+    root = tmp_path / "lake"
+    shutil.copytree(place, root)
+    table = deltalake.DeltaTable(str(root / "streams" / "hours" / "late"))
+    [kept] = [row for row in table.to_pyarrow_table().to_pylist() if row["reason"] == "late"]
+    causes = [("n", "does not parse into INT", "f"), ("n", "does not parse into INT", "g")]
+    malformed = {**kept, "reason": "malformed", "worker": None, "batch": 0}
+    rows = [
+        {**malformed, "field": field, "error": error, "file": file}
+        for field, error, file in (causes[0], *causes, (None, "is no JSON object", None))
+    ]
+    schema = table.to_pyarrow_dataset().schema
+    for name in ("field", "error", "file"):
+        schema = schema.append(pa.field(name, pa.string()))
+    more = pa.Table.from_pylist(rows, schema=schema)
+    deltalake.write_deltalake(table, more, mode="append", schema_mode="merge")
+    words = ["late", "hours", "--lake", str(root)]
+    assert main([*words, "--json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["late"]
+    keys = ("reason", "field", "error", "file", "records")
+    assert [tuple(group[key] for key in keys) for group in groups][:2] == [
+        ("malformed", "n", "does not parse into INT", "f", 2),
+        ("late", None, None, None, 1),
+    ]
+    assert len(groups) == 5
+    assert main(words) == 0
+    assert "n does not parse into INT" in capsys.readouterr().out
 
 
 def test_late_says_what_its_reasons_mean(place, capsys):

@@ -35,6 +35,9 @@ from capstan.storage.tape.fingerprint import row_hashes
 PARTITION = "capstan's partition"
 """A column with the partition of each record; no column of a tape can have this name."""
 
+FILE = "capstan's file"
+"""A column with the URI of the file of each record; no column of a tape can have this name."""
+
 NEVER = -(2**63)
 """An event time, in microseconds, before all others."""
 
@@ -81,17 +84,17 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     """The source's rows, prepared for classification.
 
     Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
-    `no_row BOOLEAN`. `label` is set if workers have labels, `worker` if they are computed from a
-    key; `at` is the recorded event time, null if it cannot be parsed; `raw` is the text of a
-    malformed record, else null; `no_row` is true for a record that makes no row, which has neither
-    label nor time.
+    `no_row BOOLEAN`, and `file STRING` if it is known. `label` is set if workers have labels,
+    `worker` if they are computed from a key; `at` is the recorded event time, null if it cannot be
+    parsed; `raw` is the text of a malformed record, else null; `no_row` is true for a record that
+    makes no row, which has neither label nor time. `file` is null where nothing is missing.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
     no_row = F.lit(False)
     if raw_text.NO_ROW in frame.columns:
         no_row = F.col(quoted(raw_text.NO_ROW))
-    source, frame = frame, frame.drop(raw_text.COLUMN, raw_text.NO_ROW, PARTITION)
+    source, frame = frame, frame.drop(raw_text.COLUMN, raw_text.NO_ROW, PARTITION, FILE)
     require_names(stream, frame.schema)
     columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
@@ -102,7 +105,17 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
         no_row.alias("no_row"),
     )
     try:
-        return source.select(*columns)
+        if FILE not in source.columns:
+            return source.select(*columns)
+        prepared = source.select(*columns, F.col(quoted(FILE)).alias("file"))
+        # The name would be copied with each record, and is asked for few.
+        lacks = F.col("raw").isNotNull() | F.col("no_row")
+        if not isinstance(stream.workers, ByKey):
+            label, labels = F.col("label"), getattr(stream.workers, "labels", ())
+            lacks |= label.isNull() | (~label.isin(*labels) if labels else F.lit(False))
+        if isinstance(stream.time, EventTime):
+            lacks |= F.col("at").isNull()
+        return prepared.withColumn("file", F.when(lacks, F.col("file")))
     except AnalysisException as error:
         raise InvalidRequestError(
             "CAP-SOURCE",
@@ -248,7 +261,7 @@ def classify_rows(
     Needs `frontier BIGINT`, the event time in microseconds that the row's worker held before this
     micro-batch; those from `ahead_from` on are too far ahead. Gives `worker`, `time STRUCT`,
     `reason STRING` (null for rows to record), `frontier`, `at BIGINT` (microseconds), `data`,
-    `raw`.
+    `raw`, and `file` if the rows have it.
     """
     unknown = F.col("worker").isNull()
     refused = F.when(F.col("raw").isNotNull(), "malformed").when(F.col("no_row"), "no-row")
@@ -277,8 +290,14 @@ def classify_rows(
         time = F.struct(epoch, event) if stream.time.bitemporal else F.struct(event)
     at = F.unix_micros("at").alias("at")
     return frame.select(
-        "worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data", "raw"
+        *("worker", time.alias("time"), reason.alias("reason"), "frontier", at, "data", "raw"),
+        *further(frame),
     )
+
+
+def further(prepared: DataFrame) -> list[str]:
+    """The columns that prepared rows have beside those of `prepare` that all have."""
+    return [name for name in prepared.columns if name == "file"]
 
 
 def truncated(at: Column, time: EventTime) -> Column:

@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture.batch import classify
+from capstan.capture.batch import causes, classify
 from capstan.capture.batch.checkpoint_guard import Checkpoint, transaction
 from capstan.capture.batch.commit_events import CLOSING, Cells, numbered, numbered_events
 from capstan.capture.batch.roster import Roster
 from capstan.capture.source.files.consumed_offsets import max_rows, started_at
+from capstan.capture.source.files.listing import folder_columns
 from capstan.capture.source.text import raw_text
 from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import CheckFailedError, SystemFailureError
@@ -153,6 +154,8 @@ class MicroBatch:
     def _write_late(self, classified: DataFrame) -> dict[str, int]:
         source = self.stream.source
         text = source.format.lower() in raw_text.FORMATS or source.selection is not None
+        folders = {name for part in self.consumed for name in folder_columns(part.files or ())}
+        field, error = causes.cause_of(self.stream, payload_of(classified.schema), folders)
         batch = F.lit(self.number).cast("bigint")
         # Only the event time can make a record late; the epoch is always that of the batch.
         known = {"epoch": batch}
@@ -171,6 +174,9 @@ class MicroBatch:
             F.when(F.col("frontier").isNotNull(), F.array(frontier)).alias("frontier"),
             "data",
             *(["raw"] if text else []),
+            field.alias("field"),
+            error.alias("error"),
+            *classify.further(classified),
         )
         path = self.tape.paths.late
         delta.append(rows, path, txn=self._txn, merge_schema=True, unless=self._replaced)

@@ -165,13 +165,12 @@ class Roster:
             }
         )
         roster = F.broadcast(prepared.sparkSession.createDataFrame(rows))
+        kept = ("frontier", "data", "raw", "no_row", "at", *classify.further(prepared))
         if keyed:
             joined = prepared.drop("label").join(roster, F.col("worker") == F.col("number"), "left")
-            return joined.select("worker", "frontier", "data", "raw", "no_row", "at")
+            return joined.select("worker", *kept)
         joined = prepared.drop("worker").join(roster, "label", "left")
-        return joined.select(
-            F.col("number").alias("worker"), "frontier", "data", "raw", "no_row", "at"
-        )
+        return joined.select(F.col("number").alias("worker"), *kept)
 
     def advance(self, stream: Stream, batch: int, greatest: Mapping[int, int | None]) -> Roster:
         """The roster after a micro-batch; `greatest` event times are in microseconds."""

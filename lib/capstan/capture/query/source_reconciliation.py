@@ -73,11 +73,20 @@ class Reconciliation:
     passed: SkippedFiles | None = None  # files that captures skipped; None if not listed
     otherwise: int = 0  # excluded: another `select` or `where`
     no_row: int = 0  # records in `late` that make no row, beside `records`
+    in_source: int = 0  # records of the batches that could be compared in full
+    on_tape: int = 0  # of these, those of which captures put one on tape
+    dead: int = 0  # those in `late` that are not on tape
+    returned: int = 0  # those that came late, and were put back
 
     @property
     def unread(self) -> int:
         """The number of files that no capture has read for no known reason."""
         return 0 if self.passed is None else self.passed.counts.get(str(Reason.UNREAD), 0)
+
+    @property
+    def difference(self) -> int:
+        """How many records of the source are nowhere; negative for more than it has."""
+        return self.in_source - self.on_tape - self.dead - self.returned
 
     @property
     def agrees(self) -> bool:
@@ -86,7 +95,7 @@ class Reconciliation:
 
     def to_json(self) -> dict[str, object]:
         """The outcome as one JSON object."""
-        return {**asdict(self), "agrees": self.agrees}
+        return {**asdict(self), "difference": self.difference, "agrees": self.agrees}
 
 
 def reconcile(
@@ -134,6 +143,19 @@ def _reconcile(
             F.coalesce(F.sum(F.col("differs").cast("int")), F.lit(0)).alias("differing"),
         ).collect()[0]
         sample = compared.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
+        whole = (
+            compared.groupBy("batch")
+            .agg(
+                F.bool_or("gone").alias("gone"),
+                F.sum("source").alias("source"),
+                F.sum("stored").alias("stored"),
+            )
+            .where("NOT gone")
+        )
+        in_source, stored = whole.agg(
+            F.coalesce(F.sum("source"), F.lit(0)), F.coalesce(F.sum("stored"), F.lit(0))
+        ).collect()[0]
+        dead, returned = counts.beside(whole.select("batch"))
     finally:
         compared.unpersist()
     no_rows = counts.no_rows()
@@ -153,6 +175,10 @@ def _reconcile(
         _skipped(tape, stream.source, listing),
         counts.others(),
         no_rows,
+        in_source,
+        stored - dead - returned,
+        dead,
+        returned,
     )
 
 

@@ -26,6 +26,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, translation
 from capstan.storage.delta.data_files import read_all
+from capstan.storage.tape.feed import reinjected_before
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, stored_payload
@@ -107,6 +108,18 @@ class Counts:
         paths = self.tape.paths
         both = hashed(paths.records).unionByName(hashed(paths.late))
         return _summed(both.join(batches, "batch", "left_semi"), "stored")
+
+    def beside(self, batches: DataFrame) -> tuple[int, int]:
+        """The records in `late` of some batches: those not on tape, and those put back since."""
+        late = read_all(self.spark, self.tape.paths.late).where(f"batch <= {self.cut.batch}")
+        returned = (F.col("reason") == "late") & (
+            F.col("batch") < reinjected_before(self.tape, self.cut)
+        )
+        counted = late.join(F.broadcast(batches), "batch", "left_semi").agg(
+            F.count_if(~returned), F.count_if(returned)
+        )
+        [(dead, back)] = counted.collect()
+        return dead, back
 
     def no_rows(self) -> int:
         """The number of records in `late` that make no row."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from capstan.verify import Verification
 
 
+_GROUPS = 50
+"""The most groups of records that a table shows."""
+
+
 def capture(
     context: typer.Context,
     stream: Stream,
@@ -89,20 +93,22 @@ def late(
         bool, typer.Option("--put-back", help="Put late records back, at the frontier, once each.")
     ] = False,
 ) -> int:
-    """List records that are not on tape, by reason; or put the late ones back."""
+    """List records that are not on tape, by reason and cause; or put the late ones back."""
     from capstan.reporting.listings import LATE_REASONS, late_facts
 
     shell = shell_of(context)
     value: Json = late_facts(shell.lake, stream)
     if not put_back:
         rows = value["late"]
-        columns = ("reason", "records", "workers", "first batch", "last batch")
-        shown = row_table("", {name: name.replace(" ", "_") for name in columns}, rows)
+        columns = ("file", "records", "workers", "first time", "last time", "last batch")
+        keys = {name: name.replace(" ", "_") for name in columns}
+        shown = row_table("", {"reason": "reason", "cause": _cause, **keys}, rows[:_GROUPS])
+        omitted = [f"and {len(rows) - _GROUPS:,} more: --json has all"] * (len(rows) > _GROUPS)
         line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
         more = f", {value['put_back']:,} put back" if value["put_back"] else ""
         reasons = dict.fromkeys(row["reason"] for row in rows)
         meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
-        shell.output.result(value, shown, *meanings, line + more)
+        shell.output.result(value, shown, *omitted, *meanings, line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out
@@ -116,6 +122,11 @@ def late(
         + (f"; left: {left}" if left else ""),
     )
     return 0
+
+
+def _cause(row: Json) -> str:
+    """What is wrong with the records of a group: `delay does not parse into INT`."""
+    return " ".join(str(part) for part in (row["field"], row["error"]) if part)
 
 
 def verify(
@@ -187,6 +198,7 @@ def _compared_lines(compared: Reconciliation) -> list[str]:
     unread = f"{compared.unread:,} files were never read" if compared.unread else ""
     differing = f"{compared.differing:,} differences" if compared.differing else ""
     lines = [f"{head}: {', '.join(filter(None, [differing, unread])) or 'all there'}"]
+    lines.append(f"  {_sum_line(compared)}")
     lines += [f"  {compared.gone:,} batches are no longer in the source"] if compared.gone else []
     if compared.passed is not None and compared.passed.counts:
         lines.append(f"  files of the source that are not on tape: {compared.passed.text}")
@@ -200,6 +212,16 @@ def _compared_lines(compared: Reconciliation) -> list[str]:
         counts = f"{finding.source:,} in the source, {finding.stored:,} stored"
         lines.append(f"  batch {finding.batch}{part}: {finding.kind}, {counts}")
     return lines
+
+
+def _sum_line(compared: Reconciliation) -> str:
+    """What became of the records of the source: the parts add up to it."""
+    parts = {"on tape": compared.on_tape, "dead": compared.dead, "put back": compared.returned}
+    missing = compared.difference
+    parts |= {"missing": missing} if missing > 0 else {}
+    shown = " + ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "0"
+    more = f" - {-missing:,} too many" if missing < 0 else ""
+    return f"{compared.in_source:,} in the source = {shown}{more}"
 
 
 def _verdict_line(result: Verification) -> str:

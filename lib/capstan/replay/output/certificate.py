@@ -18,9 +18,9 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stamp_checks import timeless_records
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.delta.arrow_scan import rows_of
+from capstan.storage.late.late_rows import kept_late
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.region_json import render_bounds
-from capstan.storage.tape.feed import kept_late
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import in_box, inside, is_timed, numbers_of
 from capstan.storage.tape.region_sql import integer_ranges

@@ -8,17 +8,13 @@ processes one gets the number and the other ends.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.core.json_object import Json
-from capstan.core.times import Box
-from capstan.core.times.region import Region
 from capstan.errors import FencedError
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.arrow_scan import read_columns
@@ -26,7 +22,6 @@ from capstan.storage.delta.data_files import prune
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
-from capstan.storage.tape.bounds import fit, interval, only_value
 from capstan.storage.tape.schema import FEED
 from capstan.storage.tape.tape import Cut, Tape, replaced
 
@@ -175,72 +170,6 @@ def reinjections(tape: Tape, cut: Cut) -> list[BatchEntry]:
 def reinjected_before(tape: Tape, cut: Cut) -> int:
     """Late records of batches before this one were re-injected; 0 for none."""
     return max((entry.batch for entry in reinjections(tape, cut)), default=0)
-
-
-def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
-    """The condition on `late` for records that were read up to a cut and are not on tape."""
-    return _kept(cut, reinjected_before(tape, cut))
-
-
-def _kept(cut: Cut, before: int) -> dataset.Expression:
-    batch = dataset.field("batch")
-    fed = batch <= cut.batch
-    return fed & ((batch >= before) | (dataset.field("reason") != "late")) if before else fed
-
-
-@dataclass(frozen=True, slots=True)
-class LateRows:
-    """Records with one reason that were read but are not on tape."""
-
-    reason: str
-    records: int
-    workers: tuple[int, ...]
-    first: int
-    last: int
-
-
-def late_by_reason(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
-    """Records up to a cut that are not on tape, most frequent reason first."""
-    rows = read_columns(tape.paths.late, ["reason", "worker", "batch"])
-    if (pc.max(rows["batch"]).as_py() or 0) > cut.batch:
-        rows = rows.filter(dataset.field("batch") <= cut.batch)
-    if pc.any(pc.equal(rows["reason"], "late")).as_py():
-        # The feed lists re-injections, but grows with each batch, so it is read only when needed.
-        rows = rows.filter(kept_late(tape, cut))
-    measures = [("reason", "count"), ("worker", "distinct"), ("batch", "min"), ("batch", "max")]
-    reasons = rows.group_by("reason").aggregate(measures).to_pylist()
-    return tuple(
-        LateRows(
-            str(row["reason"]),
-            row["reason_count"],
-            tuple(sorted(worker for worker in row["worker_distinct"] if worker is not None)),
-            row["batch_min"],
-            row["batch_max"],
-        )
-        for row in sorted(reasons, key=lambda row: (-row["reason_count"], str(row["reason"])))
-    )
-
-
-def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
-    """The number of records up to a cut that are not on tape by reason, most frequent first."""
-    # For a file with only one reason the log has the count; only other files are read.
-    table = delta.open_table(tape.paths.late)
-    files = table.files().to_pylist()
-    reasons = [only_value(file, "reason") for file in files]
-    before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
-    counts: Counter[str] = Counter()
-    rest: list[str] = []
-    for file, reason in zip(files, reasons, strict=True):
-        since = before if reason == "late" else 0
-        first, end = interval(file, "batch")
-        counted = fit(Box((first,), (end,)), Region(Box((since,), (cut.batch + 1,))))
-        if counted and reason is not None:
-            counts[str(reason)] += file["num_records"] or 0
-        elif counted is not False:
-            rest.append(delta.resolve_path(tape.paths.late, file["path"]))
-    rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
-    counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def count_reinjected(tape: Tape, cut: Cut) -> int:

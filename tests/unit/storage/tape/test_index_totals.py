@@ -26,6 +26,7 @@ from capstan.reporting.frontier_history import read_progress
 from capstan.reporting.stream_view import StreamHistory, view_stream
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake, children
+from capstan.storage.late.late_rows import count_late
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.index_totals import EVERY, store_totals, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
@@ -213,10 +214,10 @@ def test_late_records_are_counted_by_the_log(tmp_path: Path) -> None:
     mixed = [{"reason": reason, "worker": 0, "batch": 2} for reason in ("late", "no-time")]
     write(tape.paths.late, pa.Table.from_pylist(mixed, schema=LATE), mode="append")
     with counting() as opened:
-        assert feed.count_late(tape, Cut(2, 2)) == {"late": 7, "no-time": 1}
+        assert count_late(tape, Cut(2, 2)) == {"late": 7, "no-time": 1}
     assert opened["late"] == 1
     with counting() as opened:
-        assert feed.count_late(tape, Cut(30, 30)) == {"late": 41, "no-time": 1}
+        assert count_late(tape, Cut(30, 30)) == {"late": 41, "no-time": 1}
     assert opened["late"] == 1
 
 

@@ -55,6 +55,11 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
     return text.isNotNull() & (F.length(trimmed) > 0) & ~whole
 
 
+def json_texts(text: Column, options: Mapping[str, str]) -> Column:
+    """The members of a text that is one object, as MAP<STRING, STRING>; null for any other."""
+    return F.from_json(text, "MAP<STRING, STRING>", _of_values(options))
+
+
 def is_flat_object(text: Column) -> Column:
     """Whether a text is one object with no other inside, and nothing beside it; perhaps null."""
     # A value cannot end before the first closing bracket. No text is true of which something is

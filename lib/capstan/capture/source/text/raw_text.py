@@ -144,17 +144,23 @@ def _json(
     return found.select(*values, *kept, record.isNull().alias(NO_ROW))
 
 
+def csv_texts(source: Source, count: int, raw: Column) -> list[Column]:
+    """The texts of the first fields of a CSV line, and that of a further one."""
+    names = [f"c{place}" for place in range(count + 1)]
+    options = {k: v for k, v in source.options.items() if k.lower() not in _FILE_OPTIONS}
+    fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
+    return [fields.getField(name) for name in names]
+
+
 def _lost(source: Source, parsed: Sequence[str], raw: Column) -> Column:
     """Whether a field of a CSV line was not parsed."""
     # Spark also calls a line malformed that ends early. That is normal in a file written before
     # the stream gained a column. With odd quotes it is a part of a record with a line break.
-    names = [f"c{place}" for place in range(len(parsed) + 1)]
-    options = {k: v for k, v in source.options.items() if k.lower() not in _FILE_OPTIONS}
-    fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
+    *texts, rest = csv_texts(source, len(parsed), raw)
     lost = [
-        F.col(quoted(name)).isNull() & fields.getField(place).isNotNull()
-        for name, place in zip(parsed, names, strict=False)
+        F.col(quoted(name)).isNull() & text.isNotNull()
+        for name, text in zip(parsed, texts, strict=True)
     ]
-    more = fields.getField(names[-1]).isNotNull()
+    more = rest.isNotNull()
     part = has_odd_quotes(raw, source.options_by_name)
     return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])

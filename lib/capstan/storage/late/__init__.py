@@ -1,0 +1,1 @@
+"""Records that are not on tape, and why."""

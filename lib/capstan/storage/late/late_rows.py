@@ -1,0 +1,117 @@
+"""The rows of `late`: which are not on tape at a cut, counted by reason and by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from capstan.core.times import Box
+from capstan.core.times.region import Region
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.tape.bounds import fit, interval, only_value
+from capstan.storage.tape.feed import reinjected_before
+from capstan.storage.tape.tape import Cut, Tape
+from capstan.storage.tape.time_columns import as_integers
+
+_CAUSE = ("field", "error", "file")
+
+
+def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
+    """The condition on `late` for records that were read up to a cut and are not on tape."""
+    return _kept(cut, reinjected_before(tape, cut))
+
+
+def _kept(cut: Cut, before: int) -> dataset.Expression:
+    batch = dataset.field("batch")
+    fed = batch <= cut.batch
+    return fed & ((batch >= before) | (dataset.field("reason") != "late")) if before else fed
+
+
+@dataclass(frozen=True, slots=True)
+class LateRows:
+    """Records with one reason and one cause that were read but are not on tape."""
+
+    reason: str
+    field: str | None  # the columns that are to blame, if any are
+    error: str | None  # what is wrong with them, or with the record
+    file: str | None  # the URI of the file that they came from, if it is known
+    records: int
+    workers: tuple[int, ...]
+    first: int  # batch
+    last: int
+    since: int | None  # the least of their own times, its last coordinate as an integer
+    until: int | None  # the greatest
+
+
+def late_by_cause(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
+    """Records up to a cut that are not on tape by reason and cause, most frequent first."""
+    table = delta.open_table(tape.paths.late)
+    causes = _causes(table.schema().to_arrow())
+    rows = read_columns(tape.paths.late, ["reason", "worker", "batch", "time", *causes], table)
+    if (pc.max(rows["batch"]).as_py() or 0) > cut.batch:
+        rows = rows.filter(dataset.field("batch") <= cut.batch)
+    if pc.any(pc.equal(rows["reason"], "late")).as_py():
+        # The feed lists re-injections, but grows with each batch, so it is read only when needed.
+        rows = rows.filter(kept_late(tape, cut))
+    rows = rows.set_column(rows.column_names.index("time"), "time", _own_times(tape, rows["time"]))
+    measures = [("reason", "count"), ("worker", "distinct")]
+    measures += [(name, bound) for name in ("batch", "time") for bound in ("min", "max")]
+    found = rows.group_by(["reason", *causes]).aggregate(measures).to_pylist()
+    groups = (
+        LateRows(
+            str(row["reason"]),
+            row.get("field"),
+            row.get("error"),
+            row.get("file"),
+            row["reason_count"],
+            tuple(sorted(worker for worker in row["worker_distinct"] if worker is not None)),
+            row["batch_min"],
+            row["batch_max"],
+            row["time_min"],
+            row["time_max"],
+        )
+        for row in found
+    )
+    return tuple(sorted(groups, key=_most_frequent))
+
+
+def _most_frequent(rows: LateRows) -> tuple[object, ...]:
+    return -rows.records, rows.reason, rows.field or "", rows.error or "", rows.file or ""
+
+
+def _causes(schema: pa.Schema) -> list[str]:
+    """The columns of causes that a table has: an older one may have none."""
+    names = set(pa.schema(schema).names)
+    return [name for name in _CAUSE if name in names]
+
+
+def _own_times(tape: Tape, times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The last coordinates of times as integers; null for a record without a time."""
+    return as_integers(pc.struct_field(times, tape.time_type.names[-1]))
+
+
+def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
+    """The number of records up to a cut that are not on tape by reason, most frequent first."""
+    # For a file with only one reason the log has the count; only other files are read.
+    table = delta.open_table(tape.paths.late)
+    files = table.files().to_pylist()
+    reasons = [only_value(file, "reason") for file in files]
+    before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
+    counts: Counter[str] = Counter()
+    rest: list[str] = []
+    for file, reason in zip(files, reasons, strict=True):
+        since = before if reason == "late" else 0
+        first, end = interval(file, "batch")
+        counted = fit(Box((first,), (end,)), Region(Box((since,), (cut.batch + 1,))))
+        if counted and reason is not None:
+            counts[str(reason)] += file["num_records"] or 0
+        elif counted is not False:
+            rest.append(delta.resolve_path(tape.paths.late, file["path"]))
+    rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
+    counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,101 @@
+"""Records that are not on tape: why, by cause; and how they return or are dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.capture.query.source_reconciliation import reconcile
+from capstan.capture.run import capture
+from capstan.core.config import ByColumn, EpochTime, Source, Stream
+from capstan.reporting.listings import late_facts
+from capstan.storage.tape.tape import open_tape
+from tests.support.sample_streams import START, lay, little_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from capstan.storage.lake import Lake
+
+SCHEMA = "place STRING, n INT, v DOUBLE"
+LINES = {
+    "csv": ["a,1,0.5", "a,x,1", "b,y,z", "b,3,4,5", "b,9,w"],
+    "json": [
+        '{"place":"a","n":1,"v":0.5}',
+        '{"place":"a","n":"x","v":1}',
+        '{"place":"b","n":"y","v":"z"}',
+        '{"place":"b"} {"n":1}',
+        '{"place":"b","n":',
+        '{"place":"b","n":9,"v":"w"}',
+    ],
+}
+ONE, TWO = "does not parse into", "do not parse into their types"
+CAUSES = {
+    "csv": {
+        ("n", f"{ONE} INT"),
+        ("v", f"{ONE} DOUBLE"),
+        ("n, v", TWO),
+        (None, "has more fields than the stream has columns"),
+    },
+    "json": {
+        ("n", f"{ONE} INT"),
+        ("v", f"{ONE} DOUBLE"),
+        ("n, v", TWO),
+        (None, "has something behind its first value"),
+        (None, "is no JSON object"),
+    },
+}
+
+
+def of_text(folder: Path, kind: str) -> Stream:
+    """A stream of lines by place; the first file has one line alone, which parses."""
+    folder.mkdir(exist_ok=True)
+    first, *rest = LINES[kind]
+    (folder / f"0.{kind}").write_text(f"{first}\n", encoding="utf-8")
+    (folder / f"1.{kind}").write_text("\n".join(rest) + "\n", encoding="utf-8")
+    source = Source(kind, str(folder), {"maxFilesPerTrigger": "2"}, schema=SCHEMA)
+    return Stream(name="text", source=source, workers=ByColumn(column="place"), time=EpochTime())
+
+
+@pytest.mark.parametrize("kind", sorted(LINES))
+def test_malformed_records_are_told_apart_by_cause_and_file(
+    spark: SparkSession, lake: Lake, tmp_path: Path, kind: str
+) -> None:
+    done = capture(spark, lake, of_text(tmp_path / "source", kind))
+    assert (done.records, dict(done.late)) == (1, {"malformed": len(LINES[kind]) - 1})
+    compared = reconcile(spark, open_tape(lake, "text"), of_text(tmp_path / "source", kind))
+    assert (compared.on_tape, compared.dead, compared.returned) == (1, len(LINES[kind]) - 1, 0)
+    assert (compared.difference, compared.agrees) == (0, True)
+    groups = late_facts(lake, "text")["late"]
+    assert {(group["field"], group["error"]) for group in groups} == CAUSES[kind]
+    assert {group["file"].rpartition("/")[2] for group in groups} == {f"1.{kind}"}
+    assert {group["records"] for group in groups} == {1}
+
+
+def test_records_without_time_or_worker_name_the_column(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    lay(source, "0", [(1, "a", START, 1, ""), (2, None, START, 1, ""), (3, "z", START, 1, "")])
+    lay(source, "1", [(4, "a", None, 1, ""), (5, None, START, 1, ""), (6, "a", START, 1, "")])
+    stream = little_stream(source)
+    declared = replace(stream, workers=ByColumn(column="place", labels=("a", "b")))
+    capture(spark, lake, declared)
+    groups = late_facts(lake, "little")["late"]
+    actual = [
+        (each["reason"], each["field"], each["error"], each["file"].rpartition("/")[2])
+        for each in groups
+    ]
+    assert sorted(actual) == [
+        ("no-time", "at", "is null", "1.parquet"),
+        ("unknown-worker", "place", "is not declared", "0.parquet"),
+        ("unknown-worker", "place", "is null", "0.parquet"),
+        ("unknown-worker", "place", "is null", "1.parquet"),
+    ]
+    known = [each for each in groups if each["reason"] == "unknown-worker"]
+    assert {each["first_time"] for each in known} == {"2024-05-01T00:00:00.000000Z"}
+    assert {each["last_time"] for each in groups if each["reason"] == "no-time"} == {None}
