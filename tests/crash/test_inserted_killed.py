@@ -1,4 +1,4 @@
-"""A driver killed while workers close and open, records are put back, a source is idle."""
+"""A driver killed while workers close and open, records return or are dropped, a source is idle."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from capstan.errors import InvalidRequestError
+from capstan.storage.late.late_rows import count_late
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support import lake_contents, small_stream
@@ -22,6 +23,7 @@ RESCALE = [
 PUT_BACK = [
     Work("put-back", point) for point in ("put-back.claim", "put-back.records", "put-back.events")
 ]
+DROP = [Work("drop", point) for point in ("tape.settled", "drop.rows", "drop.claim", "drop.events")]
 IDLE = [Work("capture", point, {"idle": True}) for point in ("idle.claim", "idle.events")]
 
 
@@ -53,6 +55,13 @@ def put_back(recorded):
     assert int(str(world.act("put-back")["records"])) > 0
     lake_contents.require_sound(world.spark, world.lake)
     return lake_contents.tape(world.lake), lake_contents.feed(world.lake)
+
+
+@pytest.fixture(scope="module")
+def dropped(recorded):
+    world = recorded()
+    assert int(str(world.act("drop")["records"])) > 0
+    return lake_contents.tape(world.lake)
 
 
 @pytest.mark.parametrize("work", cases(RESCALE))
@@ -88,6 +97,19 @@ def test_a_killed_put_back_ends_in_the_same_tape(killed, put_back, work) -> None
     assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == put_back
     assert killed.act("put-back")["records"] == 0
     assert (lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)) == put_back
+    lake_contents.require_sound(killed.spark, killed.lake)
+
+
+@pytest.mark.parametrize("work", cases(DROP, core=["drop.claim"]))
+def test_a_killed_drop_ends_in_the_same_tape(killed, dropped, work) -> None:
+    # Once its number is taken, whoever writes next carries it out.
+    killed.act("capture" if work.point == "drop.claim" else "drop")
+    tape = open_tape(killed.lake, small_stream.NAME)
+    assert lake_contents.tape(killed.lake) == dropped
+    assert [entry.origin for entry in feed.synthetic_batches(tape)] == [feed.Origin.DROP]
+    assert count_late(tape, newest_cut(tape)) == {}
+    assert killed.act("drop")["records"] == 0
+    assert lake_contents.tape(killed.lake) == dropped
     lake_contents.require_sound(killed.spark, killed.lake)
 
 

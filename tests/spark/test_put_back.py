@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -316,6 +317,13 @@ class TestIdle:
         assert verify(spark, lake, tape).valid
 
 
+def _without_causes(lake: Lake) -> dict[str, list[str]]:
+    """The rows of a tape; those of late records do not say why they are late."""
+    causes, tape = ("field", "error", "file"), lake_contents.tape(lake)
+    late = [{k: v for k, v in json.loads(row).items() if k not in causes} for row in tape["late"]]
+    return {**tape, "late": sorted(json.dumps(row, sort_keys=True) for row in late)}
+
+
 class TestFormats:
     def test_a_format_1_tape_is_unchanged_and_continues(
         self, spark: SparkSession, lake: Lake, tmp_path: Path, source: Path
@@ -327,7 +335,7 @@ class TestFormats:
         assert format_of(tape.paths.events) == 1
         assert verify(spark, old, tape, deep=True).valid
         capture(spark, lake, stream)
-        assert lake_contents.tape(old) == lake_contents.tape(lake)
+        assert lake_contents.tape(old) == _without_causes(lake)
         actual = replay(spark, old, declared(stream), Request("little", "all", partial=True))
         assert actual.certificate.published
         replay(spark, lake, declared(stream), Request("little", "all", partial=True))
@@ -340,7 +348,7 @@ class TestFormats:
             assert capture(spark, item, stream).records == 4
             assert put_back(spark, item, "little").records == 2
         assert format_of(tape.paths.events) == schema.FORMAT
-        assert lake_contents.tape(old) == lake_contents.tape(lake)
+        assert lake_contents.tape(old) == _without_causes(lake)
         assert verify(spark, old, tape, deep=True).valid
 
     def test_a_format_1_tape_is_upgraded_at_the_first_write(
@@ -374,7 +382,7 @@ class TestFormats:
         ("newer", "refusal"),
         [
             (schema.STAMPED_FORMAT, "CAP-STAMP: stream little has messages under several times"),
-            (schema.PAIRS_FORMAT + 1, "CAP-FORMAT.*format 5; this Capstan reads formats 1 to 4"),
+            (schema.SETTLED_FORMAT + 1, "CAP-FORMAT.*format 6; this Capstan reads formats 1 to 5"),
         ],
     )
     def test_a_newer_one_is_refused_before_anything_is_written(

@@ -14,6 +14,8 @@ from unittest.mock import patch
 
 from capstan.backfill.planner import BackfillRequest
 from capstan.capture.batch import micro_batch
+from capstan.capture.dead_letters import drop
+from capstan.capture.drop_request import Drop
 from capstan.capture.query.attached_query import CaptureInto
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
@@ -33,6 +35,7 @@ from capstan.replay.run import publish, replay, rollback, unlock
 from capstan.storage.compaction import index_compaction
 from capstan.storage.compaction.policy import INDEX, Sizes
 from capstan.storage.lake import Lake
+from capstan.storage.late.late_rows import LateSelection
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape import index
@@ -54,6 +57,7 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         spark: The session.
         name: One of `capture`; `attach`, a query with a trigger by time that records the same rows
             by `capture_into`, until it has recorded all of them; `put-back`, `close`, `import`,
+            `drop`, of all that is not on tape;
             `export-topics`, `import-topics`, `recapture`, `replay`, `backfill`, `publish`,
             `reject`, `rollback`, `maintain`, `retire`; `unlock`, for all runs that hold a lock;
             `remount`, which changes the options of a file system; `fill`, which leaves little of it
@@ -148,6 +152,11 @@ def _number(value: object) -> int | None:
 
 def _put_back(work: _Work) -> dict[str, object]:
     return {"records": put_back(work.spark, work.lake, small_stream.NAME).records}
+
+
+def _drop(work: _Work) -> dict[str, object]:
+    request = Drop("somebody", "a test", LateSelection())
+    return {"records": drop(work.spark, work.lake, small_stream.NAME, request).records}
 
 
 def _close(work: _Work) -> dict[str, object]:
@@ -278,6 +287,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "capture": _capture,
     "attach": _attach,
     "put-back": _put_back,
+    "drop": _drop,
     "close": _close,
     "import": _import,
     "export-topics": _export_topics,

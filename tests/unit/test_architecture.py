@@ -260,7 +260,9 @@ def test_every_named_point_has_a_kill_test() -> None:
     sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
     points = set(re.findall(r'\bemit\(\s*f?"([a-z{}.-]+)"', sources))
     # The name of an inserted batch's claim has what it is inserted for.
-    points = points - {"{origin}.claim"} | {"rescale.claim", "put-back.claim", "idle.claim"}
+    points = points - {"{origin}.claim"} | {
+        f"{origin}.claim" for origin in ("rescale", "put-back", "idle", "drop")
+    }
     assert points >= TOLD
     # What a test of the night alone cuts off is not looked at before a change lands.
     killed = _tests_text("crash", by_day=True) + _tests_text("spark", by_day=True)

@@ -28,6 +28,7 @@ from capstan.replay.output import certificate
 from capstan.replay.publish import diff
 from capstan.reporting.listings import LATE_REASONS
 from capstan.storage.delta import delta
+from capstan.storage.late.late_rows import LateSelection
 from capstan.storage.ledger import findings, retirements, side_outputs, tables
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.coverage import COMPARED, GONE, PUBLISHED, ROLLED_BACK
@@ -51,6 +52,7 @@ COLUMNS = {
     "workers": schema.WORKERS,
     "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
+    "settled": schema.SETTLED,
     **tables.SCHEMAS,
     "aside": side_outputs.SIDE_OUTPUTS,
     "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *state_rows.COLUMNS])),
@@ -119,7 +121,7 @@ def test_the_version_is_that_of_the_code() -> None:
     assert version is not None
     assert int(version[1]) == schema.FORMAT
     listed = re.findall(r"^\| (\d+) \| [\d.]+ \|", section("14. Versions"), flags=re.MULTILINE)
-    assert listed == [str(n + 1) for n in range(schema.PAIRS_FORMAT)]
+    assert listed == [str(n + 1) for n in range(schema.SETTLED_FORMAT)]
     assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in flowing("9. The ledgers")
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
 
@@ -197,6 +199,8 @@ def test_origins_of_batches_are_those_of_the_code() -> None:
         "rescale": keys_of("capture/synthetic/rescale.py", "detail_of"),
         "idle": keys_of("capture/synthetic/synthetic_batch.py", "idle_detail"),
         "put-back": keys_of("capture/run.py", "put_back"),
+        "drop": keys_of("capture/dead_letters.py", "drop", "_open_again", "_signed")
+        | {field.name for field in fields(LateSelection)},
     }
 
 

@@ -73,6 +73,8 @@ _DONE: Mapping[str, str | Callable[[Facts], str]] = {
     "rescale.events": "{workers} new workers opened",
     "put-back.records": "records put on tape",
     "put-back.events": "{records:,} records put back",
+    "drop.rows": "{records:,} records chosen",
+    "drop.events": "records dropped or opened again",
     "source.compared": "{batches:,} batches compared with the source",
     "tape.upgrade": "{stream} upgraded to format {format}",
     "import.survey": "{files} files, {events:,} events",

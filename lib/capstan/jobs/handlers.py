@@ -12,6 +12,7 @@ from typing import Final
 
 from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
+from capstan.capture.drop_request import Drop
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
@@ -31,6 +32,8 @@ from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.lake import Lake
+from capstan.storage.late.late_rows import LateSelection
+from capstan.storage.ledger.made_by import user_name
 from capstan.storage.ledger.runs import Step, read_history
 from capstan.storage.tape.tape import require_streams
 
@@ -56,9 +59,26 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class PutBackRequest:
-    """The request of `put_back`: the stream whose late records come back."""
+    """The request of `put_back`: the stream whose late records come back.
+
+    With `because`, records are dropped instead: all that are not on tape, or those with this
+    `reason`, `cause` and `file`. With `undrop`, those that a batch has dropped are open again.
+    """
 
     stream: str
+    because: str | None = None
+    reason: str | None = None
+    cause: str | None = None
+    file: str | None = None
+    undrop: int | None = None
+
+    @property
+    def drop(self) -> Drop | None:
+        """The records to drop, or the drop to undo; None to put late ones back."""
+        selection = LateSelection(self.reason, self.cause, self.file)
+        if self.because is None and self.undrop is None and not selection.to_json():
+            return None
+        return Drop(user_name(), self.because or "", selection, self.undrop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +215,18 @@ def _require_decidable(lake: Lake, request: PublishRequest) -> None:
 
 
 def put_back(fields: Json, context: Context) -> JobResult:
-    """Put the late records of a stream back on its tape, once each."""
+    """Put the late records of a stream back on its tape, once each; or drop some."""
     request = read_request(PutBackRequest, fields)
+    drop = request.drop
     lake = context.lake
     lake.require()
     require_streams(lake, [request.stream])
     with context.session() as spark:
+        from capstan.capture.dead_letters import drop as drop_records
         from capstan.capture.run import put_back as carry_out
 
+        if drop is not None:
+            return JobResult(drop_records(spark, lake, request.stream, drop).to_json())
         return JobResult(asdict(carry_out(spark, lake, request.stream)))
 
 

@@ -21,6 +21,7 @@ from capstan.reporting.stream_view import (
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.late.late_rows import late_by_cause
+from capstan.storage.late.settled import drops
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_reinjected
@@ -131,6 +132,10 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
             for row in rows
         ],
         "put_back": count_reinjected(tape, cut),
+        "dropped": [
+            {"batch": entry.batch, **{k: v for k, v in entry.detail.items() if k != "rows"}}
+            for entry in drops(tape, cut)
+        ],
     }
 
 

@@ -44,6 +44,7 @@ class TapePaths:
     workers: str  # the roster: captured workers and their labels
     late: str  # rejected raw rows, each with its reason
     feed: str  # the input of each batch; created by the first capture
+    settled: str  # rows of `late` that were settled one by one; created by the first that are
     totals: str  # totals of the index at some commits; a cache that may be deleted
     checkpoint: str  # the checkpoint folder of Structured Streaming
 

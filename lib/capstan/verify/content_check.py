@@ -194,9 +194,10 @@ def find_damage(tape: Tape) -> list[FileDamage]:
     # Checks the newest version of each table, without a JVM and without opening a file.
     damaged = []
     paths = tape.paths
-    for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):
+    late = (paths.late, paths.settled)
+    for table in (paths.workers, paths.events, paths.records, *late, paths.feed):
         if not is_table(table):
-            continue  # Only captured tapes have a feed.
+            continue  # Only captured tapes have a feed, and few have settled rows.
         files = delta.open_table(table).files()
         # Delta stores paths relative to the table, unless the file belongs to another table.
         locations = [delta.resolve_path(table, path) for path in files["path"].to_pylist()]

@@ -370,6 +370,21 @@ def test_late_lists_what_is_not_on_tape(run):
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--put-back", "--drop"), "CAP-USAGE", "exclude each other"),
+        (("--reason", "late"), "CAP-USAGE", "belong to --drop"),
+        (("--drop",), "CAP-REQUEST", "dropped for a reason"),
+        (("--drop", "--because", " "), "CAP-REQUEST", "dropped for a reason"),
+    ],
+)
+def test_a_drop_that_says_too_little_or_too_much_is_refused(run, words, code, said):
+    ended, error = run("late", "hours", *words)
+    assert (ended, error["error"]) == (2, code)
+    assert said in error["message"]
+
+
 def test_late_tells_causes_apart(place, tmp_path, capsys):
     root = tmp_path / "lake"
     shutil.copytree(place, root)

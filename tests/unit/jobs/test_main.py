@@ -324,6 +324,8 @@ def test_an_unwritable_result_exits_with_5(
         (handlers.maintain, {"keep": 30}, "CAP-REQUEST"),
         (handlers.put_back, {"stream": "nowhere"}, "CAP-STREAM"),
         (handlers.put_back, {"stream": "../s"}, "CAP-NAME"),
+        (handlers.put_back, {"stream": "s", "reason": "late"}, "CAP-REQUEST"),
+        (handlers.put_back, {"stream": "s", "undrop": 2, "because": "x"}, "CAP-REQUEST"),
         (handlers.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
         (handlers.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
         (handlers.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),

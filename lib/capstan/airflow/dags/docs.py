@@ -121,6 +121,9 @@ Puts the late records of a stream back on its tape, at the frontier, once each. 
 when the frontier passes them. Repeating it changes nothing.
 
 The stream's page lists late records by reason; only those that were *late* come back.
+
+With *Because*, records that shall not return are dropped instead: those with the given reason,
+cause and file, or all. Nothing is deleted, and *Undrop* with the number of the batch undoes it.
 """
 
 _UNLOCK = """

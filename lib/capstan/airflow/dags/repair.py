@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Context, Param, XComArg
 
 from capstan.airflow.dags import docs
 from capstan.airflow.dags.defaults import new_dag, task_arguments
-from capstan.airflow.dags.form import filled, switch, workers_field
+from capstan.airflow.dags.form import filled, number_field, switch, workers_field
 from capstan.airflow.lake_files import labels_by_stream
 from capstan.airflow.operators.jobs import PlanRollbackOperator, RollbackOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
@@ -73,7 +73,7 @@ def repair_dags(settings: Settings) -> Iterator[DAG]:
     with _by_hand(settings, "verify", chosen) as dag:
         StreamJobOperator(app="verify", **task_arguments(settings, "verify"))
     yield dag
-    with _by_hand(settings, "put_back", _stream_field(streams)) as dag:
+    with _by_hand(settings, "put_back", {**_stream_field(streams), **_drop_fields()}) as dag:
         StreamJobOperator(app="put_back", **task_arguments(settings, "put_back"))
     yield dag
     with _by_hand(settings, "unlock", _run_field()) as dag:
@@ -83,6 +83,24 @@ def repair_dags(settings: Settings) -> Iterator[DAG]:
 
 def _stream_field(streams: list[str]) -> dict[str, Param]:
     return {"stream": Param(streams[0], type="string", enum=streams, title="Stream")}
+
+
+def _drop_fields() -> dict[str, Param]:
+    """The fields that drop records instead of putting them back."""
+    texts = {
+        "because": ("Because", "Why records are dropped; then none is put back."),
+        "reason": ("Reason", "Only records with this reason, as `capstan late` shows it."),
+        "cause": ("Cause", "Only records with this cause, or of this column."),
+        "file": ("File", "Only records of this file."),
+    }
+    fields = {
+        name: Param(
+            None, type=["string", "null"], title=title, description_md=about, section="Drop records"
+        )
+        for name, (title, about) in texts.items()
+    }
+    again = "The batch whose dropped records are open again; without the other fields."
+    return {**fields, "undrop": number_field("Undrop", again, "Drop records")}
 
 
 def _run_field() -> dict[str, Param]:

@@ -77,6 +77,7 @@ class Reconciliation:
     on_tape: int = 0  # of these, those of which captures put one on tape
     dead: int = 0  # those in `late` that are not on tape
     returned: int = 0  # those that came late, and were put back
+    dropped: int = 0  # those that were dropped
 
     @property
     def unread(self) -> int:
@@ -86,7 +87,7 @@ class Reconciliation:
     @property
     def difference(self) -> int:
         """How many records of the source are nowhere; negative for more than it has."""
-        return self.in_source - self.on_tape - self.dead - self.returned
+        return self.in_source - self.on_tape - self.dead - self.returned - self.dropped
 
     @property
     def agrees(self) -> bool:
@@ -155,7 +156,7 @@ def _reconcile(
         in_source, stored = whole.agg(
             F.coalesce(F.sum("source"), F.lit(0)), F.coalesce(F.sum("stored"), F.lit(0))
         ).collect()[0]
-        dead, returned = counts.beside(whole.select("batch"))
+        dead, returned, dropped = counts.beside(whole.select("batch"))
     finally:
         compared.unpersist()
     no_rows = counts.no_rows()
@@ -176,9 +177,10 @@ def _reconcile(
         counts.others(),
         no_rows,
         in_source,
-        stored - dead - returned,
+        stored - dead - returned - dropped,
         dead,
         returned,
+        dropped,
     )
 
 

@@ -26,6 +26,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, translation
 from capstan.storage.delta.data_files import read_all
+from capstan.storage.late.settled import dropped_rows
 from capstan.storage.tape.feed import reinjected_before
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
@@ -109,17 +110,24 @@ class Counts:
         both = hashed(paths.records).unionByName(hashed(paths.late))
         return _summed(both.join(batches, "batch", "left_semi"), "stored")
 
-    def beside(self, batches: DataFrame) -> tuple[int, int]:
-        """The records in `late` of some batches: those not on tape, and those put back since."""
+    def beside(self, batches: DataFrame) -> tuple[int, int, int]:
+        """The records in `late` of some batches: dead ones, those put back since, and dropped ones.
+
+        The dead ones are not on tape, and wait for a decision.
+        """
         late = read_all(self.spark, self.tape.paths.late).where(f"batch <= {self.cut.batch}")
-        returned = (F.col("reason") == "late") & (
-            F.col("batch") < reinjected_before(self.tape, self.cut)
-        )
+        places = self.spark.createDataFrame(
+            dropped_rows(self.tape, self.cut).select(["batch", "pos"])
+        ).withColumn("dropped", F.lit(True))
+        late = late.join(F.broadcast(places), ["batch", "pos"], "left")
+        dropped = F.coalesce("dropped", F.lit(False))
+        before = reinjected_before(self.tape, self.cut)
+        returned = ~dropped & (F.col("reason") == "late") & (F.col("batch") < before)
         counted = late.join(F.broadcast(batches), "batch", "left_semi").agg(
-            F.count_if(~returned), F.count_if(returned)
+            F.count_if(~returned & ~dropped), F.count_if(returned), F.count_if(dropped)
         )
-        [(dead, back)] = counted.collect()
-        return dead, back
+        [(dead, back, closed)] = counted.collect()
+        return dead, back, closed
 
     def no_rows(self) -> int:
         """The number of records in `late` that make no row."""

@@ -17,11 +17,12 @@ from capstan.capture.batch.roster import Roster
 from capstan.errors import SystemFailureError
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.late.settled import dropped_rows
 from capstan.storage.tape import feed
 from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of
-from capstan.storage.tape.tape import Tape, append_events, newest_cut, stored_payload
+from capstan.storage.tape.tape import Cut, Tape, append_events, newest_cut, stored_payload
 from capstan.storage.tape.time_columns import coordinate
 from capstan.telemetry.instrumentation import emit
 
@@ -45,7 +46,12 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     """Put the late records of earlier batches on tape as batch `entry`, in one commit."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
-    rows = _rows(spark, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
+    late = delta.load(spark, tape.paths.late)
+    dropped = dropped_rows(tape, Cut(cut.commit, entry.batch))
+    if dropped.num_rows:
+        places = spark.createDataFrame(dropped.select(["batch", "pos"]))
+        late = late.join(F.broadcast(places), ["batch", "pos"], "left_anti")
+    rows = _rows(late, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
     delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
     emit("put-back.records", stream=tape.name, batch=entry.batch)
     stored = delta.load(spark, tape.paths.records).where(f"batch = {entry.batch}")
@@ -73,9 +79,8 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     emit("put-back.events", stream=tape.name, batch=entry.batch, records=records)
 
 
-def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
+def _rows(late: DataFrame, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
     """The late records of batches from `since` up to `batch` (exclusive), as rows of `records`."""
-    late = delta.load(spark, tape.paths.late)
     chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
     payload = stored_payload(tape)
     # `late` may lack the newest of the stream's columns.
@@ -99,7 +104,7 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
     last = coordinate(F.greatest(event_time, F.col("held")), tape.time_type.coordinates[-1])
     first = [F.lit(batch).cast("bigint").alias(name) for name in names[:-1]]
     return (
-        rows.join(F.broadcast(spark.createDataFrame(held)), "worker")
+        rows.join(F.broadcast(late.sparkSession.createDataFrame(held)), "worker")
         .orderBy("batch", "pos")
         .select(
             "worker",

@@ -1,4 +1,4 @@
-"""Synthetic batches: rescale, idle advance, late re-injection.
+"""Synthetic batches: rescale, idle advance, late re-injection, drops.
 
 Each is registered in the feed first, so that the next writer of the tape completes an interrupted
 one, with the same outcome.
@@ -16,7 +16,7 @@ from pyarrow import dataset
 from capstan.capture.batch import checkpoint_guard, classify
 from capstan.capture.batch.commit_events import CLOSING, Statement, append_statements, moved
 from capstan.capture.batch.roster import OpenWorker, Roster
-from capstan.capture.synthetic import late_reinjection, rescale
+from capstan.capture.synthetic import dropping, late_reinjection, rescale
 from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.config import EventTime, Stream
 from capstan.core.json_object import Json
@@ -148,4 +148,5 @@ _APPLY: Mapping[Origin, Callable[[SparkSession, Tape, BatchEntry], None]] = {
     Origin.RESCALE: rescale.apply,
     Origin.IDLE: _apply_idle,
     Origin.PUT_BACK: late_reinjection.apply,
+    Origin.DROP: dropping.apply,
 }

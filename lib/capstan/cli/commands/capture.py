@@ -12,6 +12,7 @@ from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import frontier, row_table, same
 from capstan.cli.progress import Work
 from capstan.core.json_object import Json
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from capstan.capture.query.source_reconciliation import Reconciliation
     from capstan.capture.run import CaptureResult
     from capstan.core.config import Stream as Declared
+    from capstan.storage.late.late_rows import LateSelection
     from capstan.verify import Verification
 
 
@@ -92,11 +94,35 @@ def late(
     put_back: Annotated[
         bool, typer.Option("--put-back", help="Put late records back, at the frontier, once each.")
     ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Close records for good; nothing is deleted.")
+    ] = False,
+    because: Annotated[
+        str | None, typer.Option(help="Why they are dropped; kept.", metavar="TEXT")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Drop only those with this reason.", metavar="REASON")
+    ] = None,
+    cause: Annotated[
+        str | None,
+        typer.Option(help="Drop only those with this cause, or of this column.", metavar="CAUSE"),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(help="Drop only those of this file.", metavar="FILE")
+    ] = None,
+    undrop: Annotated[
+        int | None, typer.Option(help="Open again what this batch has dropped.", metavar="BATCH")
+    ] = None,
 ) -> int:
-    """List records that are not on tape, by reason and cause; or put the late ones back."""
+    """List records that are not on tape, by reason and cause; put late ones back, or drop some."""
     from capstan.reporting.listings import LATE_REASONS, late_facts
+    from capstan.storage.late.late_rows import LateSelection
 
     shell = shell_of(context)
+    selection = LateSelection(reason, cause, file)
+    _require_one(put_back, drop, undrop, because, selection)
+    if drop or undrop is not None:
+        return _dropped(shell, stream, selection, because or "", undrop)
     value: Json = late_facts(shell.lake, stream)
     if not put_back:
         rows = value["late"]
@@ -106,9 +132,10 @@ def late(
         omitted = [f"and {len(rows) - _GROUPS:,} more: --json has all"] * (len(rows) > _GROUPS)
         line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
         more = f", {value['put_back']:,} put back" if value["put_back"] else ""
+        dropped = [_drop_line(each) for each in value["dropped"]]
         reasons = dict.fromkeys(row["reason"] for row in rows)
         meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
-        shell.output.result(value, shown, *omitted, *meanings, line + more)
+        shell.output.result(value, shown, *omitted, *meanings, *dropped, line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out
@@ -122,6 +149,51 @@ def late(
         + (f"; left: {left}" if left else ""),
     )
     return 0
+
+
+def _require_one(
+    put_back: bool, drop: bool, undrop: int | None, because: str | None, selection: LateSelection
+) -> None:
+    """Check that the options of `late` say one thing."""
+    problem = None
+    if put_back + drop + (undrop is not None) > 1:
+        problem = "--put-back, --drop and --undrop exclude each other"
+    elif not drop and (because is not None or selection.to_json()):
+        problem = "--because, --reason, --cause and --file belong to --drop"
+    if problem is not None:
+        raise InvalidRequestError(
+            "CAP-USAGE", problem, "`capstan late STREAM` lists all records; see --help"
+        )
+
+
+def _dropped(
+    shell: Shell, stream: str, selection: LateSelection, because: str, undo: int | None
+) -> int:
+    from capstan.capture.drop_request import Drop
+    from capstan.storage.ledger.made_by import user_name
+    from capstan.storage.tape.tape import open_tape
+
+    request = Drop(user_name(), because, selection, undo)
+    open_tape(shell.lake, stream, what="`capstan late --drop`")
+    with shell.spark(Work(f"drop {stream}")) as spark:
+        from capstan.capture.dead_letters import drop as carry_out
+
+        done = carry_out(spark, shell.lake, stream, request)
+    what = "dropped" if undo is None else "opened again"
+    line = f"{done.records:,} records {what}, in batch {done.batch}"
+    again = f"; `capstan late {stream} --undrop {done.batch}` undoes it" if undo is None else ""
+    shell.output.result(
+        done.to_json(),
+        f"{stream}: {line + again if done.records else 'nothing to drop'}, at commit {done.cut}",
+    )
+    return 0
+
+
+def _drop_line(entry: Json) -> str:
+    return (
+        f"dropped: {entry['records']:,} in batch {entry['batch']} by {entry['by']} at "
+        f"{entry['at']}: {entry['because']}"
+    )
 
 
 def _cause(row: Json) -> str:
@@ -217,6 +289,7 @@ def _compared_lines(compared: Reconciliation) -> list[str]:
 def _sum_line(compared: Reconciliation) -> str:
     """What became of the records of the source: the parts add up to it."""
     parts = {"on tape": compared.on_tape, "dead": compared.dead, "put back": compared.returned}
+    parts["dropped"] = compared.dropped
     missing = compared.difference
     parts |= {"missing": missing} if missing > 0 else {}
     shown = " + ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "0"

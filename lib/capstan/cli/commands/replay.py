@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import itertools
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from capstan.cli.options import Run, cuts, every_sink, names, request_of, with_r
 from capstan.cli.progress import ROLLBACK, Work, replay_work
 from capstan.cli.tables import certificate_table, difference_tables, plan_tables
 from capstan.errors import InvalidRequestError
+from capstan.storage.ledger.made_by import user_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -167,7 +167,7 @@ def publish(context: typer.Context, run: Run) -> int:
     shell.lake.require()
     read_history(shell.lake, run)
     with shell.working(Work(f"publish {run}")) as work:
-        published = work.publish(run, Decision(_user()))
+        published = work.publish(run, Decision(user_name()))
     shell.output.result(published.to_json(), *_run_lines(published))
     return 0
 
@@ -188,20 +188,12 @@ def reject(
     shell = shell_of(context)
     shell.lake.require()
     require_waiting(read_history(shell.lake, run))
-    row = carry_out(shell.lake, run, Decision(_user(), reason=reason))
+    row = carry_out(shell.lake, run, Decision(user_name(), reason=reason))
     shell.output.result(
         {"run": run, "rejected": True, **row.stated},
         f"run {run} is rejected; its staged output is at {row.detail['staging']}",
     )
     return 0
-
-
-def _user() -> str:
-    """The name of the logged-in user."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
 
 
 def rollback(context: typer.Context, run: Run) -> int:

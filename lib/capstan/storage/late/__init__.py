@@ -1,1 +1,1 @@
-"""Records that are not on tape, and why."""
+"""Records that are not on tape: why, and which of them were dropped."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.late.settled import dropped_rows, is_among
 from capstan.storage.tape.bounds import fit, interval, only_value
 from capstan.storage.tape.feed import reinjected_before
 from capstan.storage.tape.tape import Cut, Tape
@@ -23,13 +25,54 @@ _CAUSE = ("field", "error", "file")
 
 def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
     """The condition on `late` for records that were read up to a cut and are not on tape."""
-    return _kept(cut, reinjected_before(tape, cut))
+    return _kept(cut, reinjected_before(tape, cut), dropped_rows(tape, cut))
 
 
-def _kept(cut: Cut, before: int) -> dataset.Expression:
+def _kept(cut: Cut, before: int, dropped: pa.Table) -> dataset.Expression:
     batch = dataset.field("batch")
-    fed = batch <= cut.batch
-    return fed & ((batch >= before) | (dataset.field("reason") != "late")) if before else fed
+    kept = batch <= cut.batch
+    if before:
+        kept &= (batch >= before) | (dataset.field("reason") != "late")
+    return kept & ~is_among(dropped) if dropped.num_rows else kept
+
+
+@dataclass(frozen=True, slots=True)
+class LateSelection:
+    """Which records of `late` are meant, by what `capstan late` shows; None for any."""
+
+    reason: str | None = None
+    cause: str | None = None  # a column to blame, what is wrong, or both with a blank between
+    file: str | None = None  # the URI of a file, or the end of it behind a slash
+
+    def mask(self, rows: pa.Table) -> pa.Array:
+        """Whether each row is meant; `rows` have a `reason`, and causes if they are known."""
+        nothing = pa.nulls(rows.num_rows, pa.string())
+        field, error, file = (
+            rows[name] if name in rows.column_names else nothing for name in _CAUSE
+        )
+        chosen = pa.array([True] * rows.num_rows, pa.bool_())
+        if self.reason is not None:
+            chosen = pc.and_(chosen, pc.equal(rows["reason"], self.reason))
+        if self.cause is not None:
+            both = pc.binary_join_element_wise(field, error, " ")
+            same = [pc.fill_null(pc.equal(c, self.cause), False) for c in (field, error, both)]
+            chosen = pc.and_(chosen, pc.or_(pc.or_(*same[:2]), same[2]))
+        if self.file is not None:
+            ends = pc.or_(pc.equal(file, self.file), pc.ends_with(file, f"/{self.file}"))
+            chosen = pc.and_(chosen, pc.fill_null(ends, False))
+        return chosen
+
+    def to_json(self) -> dict[str, object]:
+        """The selection, as the feed keeps it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def chosen_late(tape: Tape, cut: Cut, selection: LateSelection) -> pa.Table:
+    """The records up to a cut that are not on tape, and are meant: `batch`, `pos`, `reason`."""
+    table = delta.open_table(tape.paths.late)
+    columns = ["reason", "batch", "pos", *_causes(table.schema().to_arrow())]
+    rows = read_columns(tape.paths.late, columns, table).filter(kept_late(tape, cut))
+    return rows.filter(selection.mask(rows)).select(["batch", "pos", "reason"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +95,13 @@ def late_by_cause(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
     """Records up to a cut that are not on tape by reason and cause, most frequent first."""
     table = delta.open_table(tape.paths.late)
     causes = _causes(table.schema().to_arrow())
-    rows = read_columns(tape.paths.late, ["reason", "worker", "batch", "time", *causes], table)
-    if (pc.max(rows["batch"]).as_py() or 0) > cut.batch:
-        rows = rows.filter(dataset.field("batch") <= cut.batch)
-    if pc.any(pc.equal(rows["reason"], "late")).as_py():
-        # The feed lists re-injections, but grows with each batch, so it is read only when needed.
-        rows = rows.filter(kept_late(tape, cut))
+    dropped = dropped_rows(tape, cut)
+    place = ["pos"] if dropped.num_rows else []
+    columns = ["reason", "worker", "batch", "time", *place, *causes]
+    rows = read_columns(tape.paths.late, columns, table)
+    # The feed lists re-injections, but grows with each batch, so it is read only when needed.
+    has_late = pc.any(pc.equal(rows["reason"], "late")).as_py()
+    rows = rows.filter(_kept(cut, reinjected_before(tape, cut) if has_late else 0, dropped))
     rows = rows.set_column(rows.column_names.index("time"), "time", _own_times(tape, rows["time"]))
     measures = [("reason", "count"), ("worker", "distinct")]
     measures += [(name, bound) for name in ("batch", "time") for bound in ("min", "max")]
@@ -102,16 +146,21 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
     files = table.files().to_pylist()
     reasons = [only_value(file, "reason") for file in files]
     before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
+    dropped = dropped_rows(tape, cut)
+    batches = sorted(set(dropped["batch"].to_pylist()))
     counts: Counter[str] = Counter()
     rest: list[str] = []
     for file, reason in zip(files, reasons, strict=True):
         since = before if reason == "late" else 0
         first, end = interval(file, "batch")
         counted = fit(Box((first,), (end,)), Region(Box((since,), (cut.batch + 1,))))
+        if counted is not False and bisect_left(batches, first or 0) < len(batches):
+            counted = None
         if counted and reason is not None:
             counts[str(reason)] += file["num_records"] or 0
         elif counted is not False:
             rest.append(delta.resolve_path(tape.paths.late, file["path"]))
-    rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
-    counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
+    place = ["pos"] if dropped.num_rows else []
+    rows = read_columns(tape.paths.late, ["reason", "batch", *place], table, rest)
+    counts.update(rows.filter(_kept(cut, before, dropped))["reason"].to_pylist())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

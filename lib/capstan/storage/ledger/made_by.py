@@ -6,6 +6,7 @@ of the run's identity nor of its certificate.
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,6 +56,17 @@ def making(by: MadeBy | None) -> Iterator[None]:
         yield
     finally:
         _present.reset(token)
+
+
+def user_name() -> str:
+    """Who has the work at hand done: the user of Airflow if it is known, else the logged-in one."""
+    by = _present.get()
+    if by is not None and by.user:
+        return by.user
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def signed(detail: Json) -> Json:

@@ -37,6 +37,8 @@ class Origin(StrEnum):
     """No records came for a while, and the clock moved the frontier."""
     PUT_BACK = "put-back"
     """Late records enter at the frontier."""
+    DROP = "drop"
+    """Records of `late` are closed for good, or opened again; nothing goes on tape."""
 
 
 _ORIGIN = "partition.origin"

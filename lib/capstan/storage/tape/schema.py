@@ -17,6 +17,11 @@ STAMPED_FORMAT = 3
 PAIRS_FORMAT = 4
 """The version of tapes whose times are pairs; like those of stamps, they have the column."""
 
+SETTLED_FORMAT = 5
+"""The version of tapes of which single rows of `late` are settled; otherwise as `FORMAT`."""
+
+STAMPED_FORMATS = (STAMPED_FORMAT, PAIRS_FORMAT)
+
 _COORDINATES: dict[Kind, T.DataType] = {
     Kind.BIGINT: T.LongType(), Kind.DATE: T.DateType(), Kind.TIMESTAMP: T.TimestampType(),
 }  # fmt: skip
@@ -27,6 +32,7 @@ FEED = struct(
     batch="long", origin="string", checkpoint="string", number="long", part="string",
     since="long", until="long", files=T.ArrayType(T.StringType()), detail="string",
 )  # fmt: skip
+SETTLED = struct(decision="string", batch="long", pos="long", reason="string")
 
 
 def time_struct(time_type: TimeType) -> T.StructType:

@@ -110,17 +110,17 @@ def open_tape(
         )
     table = events or delta.open_table(paths.events)
     properties, version = table.metadata().configuration, _version_of(table)
-    if not version.isdecimal() or not 1 <= int(version) <= schema.PAIRS_FORMAT:
+    if not version.isdecimal() or not 1 <= int(version) <= schema.SETTLED_FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
             f"stream {name} has format {version or 'unknown'}; this Capstan reads formats 1 to "
-            f"{schema.PAIRS_FORMAT}",
+            f"{schema.SETTLED_FORMAT}",
             "use the Capstan that wrote the tape, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     settings = TapeSettings.parse(properties.get("capstan.settings", "{}"))
-    tape = Tape(name, paths, time_type, settings, int(version) >= schema.STAMPED_FORMAT)
+    tape = Tape(name, paths, time_type, settings, int(version) in schema.STAMPED_FORMATS)
     if not stamps:
         require_single_times(tape, what)
     return tape

@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from capstan.storage.delta import arrow_writer
-from capstan.storage.tape.schema import FORMAT, STAMPED_FORMAT, stamp_column
+from capstan.storage.tape.schema import (
+    FORMAT,
+    SETTLED,
+    SETTLED_FORMAT,
+    STAMPED_FORMAT,
+    stamp_column,
+)
 from capstan.storage.tape.tape import Tape, format_of
 from capstan.telemetry.instrumentation import emit
 
@@ -33,6 +39,16 @@ def upgrade(tape: Tape) -> Tape:
         arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(version + 1)})
         emit("tape.upgrade", stream=tape.name, format=version + 1)
     return tape
+
+
+def take_settled(tape: Tape) -> None:
+    """Make a tape one of which single rows of `late` are settled, before the first of them."""
+    # An older Capstan would put them back, and does not know the batches that settle them.
+    if format_of(tape.paths.events) < SETTLED_FORMAT:
+        arrow_writer.create_table(tape.paths.settled, SETTLED)
+        version = {"capstan.format": str(SETTLED_FORMAT)}
+        arrow_writer.set_properties(tape.paths.events, version)
+        emit("tape.settled", stream=tape.name)
 
 
 def take_stamps(tape: Tape) -> Tape:
