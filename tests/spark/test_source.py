@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyarrow import orc, parquet
 
 from capstan.capture.query.source_reconciliation import SourceDifference, reconcile
@@ -65,27 +66,53 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return lake, stream, source
 
 
-def test_a_copied_lake_goes_on_where_its_files_were(spark: SparkSession, tmp_path: Path) -> None:
-    def flat(source: Path) -> Stream:
+@pytest.mark.parametrize("recursive", ["true", "false"])
+def test_a_copied_lake_goes_on_where_its_files_were(
+    spark: SparkSession, tmp_path: Path, recursive: str
+) -> None:
+    def declared_at(source: Path) -> Stream:
         stream = little_stream(source)
-        options = {**stream.source.options, "recursiveFileLookup": "false"}
+        options = {**stream.source.options, "recursiveFileLookup": recursive}
         return replace(stream, source=replace(stream.source, options=options))
 
     root, copy = tmp_path / "root", tmp_path / "copy"
     lake = Lake.at(root / "lake")
     lay(root / "source", "one", rows(range(10)))
-    capture(spark, lake, flat(root / "source"))
+    capture(spark, lake, declared_at(root / "source"))
     # As `cp -r` does, with other times of modification.
     shutil.copytree(root, copy, copy_function=shutil.copyfile)
     lay(copy / "source", "two", rows(range(10, 20)))
     copied = Lake.at(copy / "lake")
     with pytest.raises(InvalidRequestError, match="CAP-SOURCE-MOVED") as caught:
-        capture(spark, copied, flat(copy / "source"))
-    assert caught.value.fields["path"] == str(copy / "source")
-    assert str(caught.value.fields["former"]).startswith(str(root / "source"))
-    # The hint is what helps.
-    lay(root / "source", "two", rows(range(10, 20)))
-    assert capture(spark, copied, flat(root / "source")).fed == 10
+        capture(spark, copied, declared_at(copy / "source"))
+    places = {"path": str(copy / "source"), "former": str(root / "source")}
+    assert caught.value.fields == {"stream": "little", **places}
+    assert newest_cut(open_tape(copied, "little")).batch == 0
+    # The hint is what helps; also with a link, after a move.
+    shutil.move(root / "source", root / "moved")
+    (root / "source").symlink_to(root / "moved")
+    lay(root / "moved", "two", rows(range(10, 20)))
+    assert capture(spark, copied, declared_at(root / "source")).fed == 10
+    assert capture(spark, lake, declared_at(root / "source")).fed == 10
+
+
+def test_a_copied_lake_and_table_go_on_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """A position in a Delta table is its version, wherever the table is."""
+
+    def declared_at(source: Path) -> Stream:
+        return replace(little_stream(source), source=Source(format="delta", path=str(source)))
+
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    lay(tmp_path / "files", "one", rows(range(10)))
+    lay(tmp_path / "files", "two", rows(range(10, 20)))
+    files = [str(tmp_path / "files" / f"{name}.parquet") for name in ("one", "two")]
+    write_deltalake(root / "source", parquet.read_table(files[0]))
+    capture(spark, Lake.at(root / "lake"), declared_at(root / "source"))
+    shutil.copytree(root, copy, copy_function=shutil.copyfile)
+    write_deltalake(copy / "source", parquet.read_table(files[1]), mode="append")
+    copied = Lake.at(copy / "lake")
+    assert capture(spark, copied, declared_at(copy / "source")).fed == 10
+    assert capture(spark, copied, declared_at(copy / "source")).fed == 0
 
 
 def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None:

@@ -22,6 +22,7 @@ from capstan.capture.source.files.listing import (
     SourceListing,
     fresh_files,
     require_none_renamed,
+    require_same_place,
     seen_files,
     skipped_files,
 )
@@ -125,6 +126,8 @@ def _capture(
         if stream.source.selection is not None:
             known_columns = None  # Those of the tape are others than those of the files.
         require_match(stream, listing, seen)
+        if seen:
+            require_same_place(listing, seen, open_tape(lake, stream.name))
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
         check_lines(spark, stream, listing, fresh, lines)

@@ -136,12 +136,18 @@ def source_moved(stream: str, error: Exception) -> InvalidRequestError | None:
     found = _MOVED.search(str(error))
     if found is None:
         return None
-    now, before = (path.removeprefix("file:") for path in found.groups())
+    return moved(stream, *(path.removeprefix("file:") for path in found.groups()))
+
+
+def moved(stream: str, now: str, before: str) -> InvalidRequestError:
+    """The error for a source that is looked for in another place than it was captured from."""
     return InvalidRequestError(
         "CAP-SOURCE-MOVED",
         f"stream {stream}: its files are looked for in {now}, and were captured from {before}",
         "a capture goes on where its files were, also in a copied lake: give that folder as "
-        "source.path in streams.yaml, or capture the present one as a stream of another name",
+        "source.path in streams.yaml, with a link from there if the files were moved; or capture "
+        f"the present one as a stream of another name. {_RESEAT.format(stream=stream)}, also what "
+        "is on tape",
         stream=stream,
         path=now,
         former=before,

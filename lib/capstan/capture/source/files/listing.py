@@ -18,6 +18,7 @@ from os.path import normpath, realpath
 from pathlib import Path
 from urllib.parse import unquote
 
+from capstan.capture.source.errors import moved
 from capstan.capture.source.files import consumed_offsets, path_patterns
 from capstan.core.config import Source
 from capstan.errors import InvalidRequestError, SystemFailureError
@@ -217,6 +218,28 @@ def skipped_files(source: Source, listing: SourceListing, read: FilesRead) -> Sk
         by_reason.setdefault(str(reason), []).append(listing.relative(path))
     counts = {reason: len(paths) for reason, paths in by_reason.items()}
     return SkippedFiles(counts, {reason: paths[:_SAMPLE] for reason, paths in by_reason.items()})
+
+
+def require_same_place(listing: SourceListing, seen: FilesRead, tape: Tape) -> None:
+    """Check that no file was already read from another folder, such as one that was copied."""
+    # Spark knows files by their whole paths, and would read all of them once more.
+    inside = f"{listing.root.rstrip('/')}/"
+    elsewhere: dict[str, list[str]] = {}
+    for path in seen:
+        if not path.startswith(inside):
+            elsewhere.setdefault(path.rpartition("/")[2], []).append(path)
+    pairs = [
+        (path, former)
+        for path in listing.files
+        if path not in seen
+        for former in elsewhere.get(path.rpartition("/")[2], ())
+        if former.endswith(f"/{listing.relative(path)}")
+    ]
+    # Only the feed has the sizes of files.
+    read = (captured_files(tape) or {}) if pairs else {}
+    for path, former in pairs:
+        if read.get(former, UNKNOWN).size in (None, listing.files[path].size):
+            raise moved(tape.name, listing.root, former.removesuffix(f"/{listing.relative(path)}"))
 
 
 def require_none_renamed(listing: SourceListing, seen: FilesRead, tape: Tape) -> None:

@@ -16,6 +16,7 @@ from capstan.capture.source.files.listing import (
     fresh_files,
     path_of,
     require_none_renamed,
+    require_same_place,
     seen_files,
     skipped_files,
 )
@@ -146,6 +147,38 @@ def test_a_renamed_file_is_refused(place: Place) -> None:
         require_none_renamed(place.listing, seen_files(place.tape), place.tape)
     place.lay("c.parquet", modified=OLD + 7)
     require_none_renamed(place.listing, seen_files(place.tape), place.tape)
+
+
+def test_files_that_were_read_elsewhere_are_refused(place: Place, tmp_path: Path) -> None:
+    """Spark would read them once more: it knows files by their whole paths."""
+    place.lay("a.parquet", "2024/05/b c.parquet")
+    place.read("a.parquet")
+    place.read("2024/05/b c.parquet")
+    before, seen = place.folder, seen_files(place.tape)
+    place.lay("later.parquet")
+    require_same_place(place.listing, seen, place.tape)
+    place.folder = tmp_path / "copies" / "src"
+    for content, name, moved in (
+        ("x", "2024/05/b c.parquet", True), ("x", "a.parquet", True),
+        # Another file of the same name, or in another folder, is none that was read.
+        ("xy", "a.parquet", False), ("x", "2024/a.parquet", False),
+    ):  # fmt: skip
+        place.lay(name, content=content, modified=OLD + 5)
+        if moved:
+            with pytest.raises(
+                InvalidRequestError, match="^CAP-SOURCE-MOVED: stream s: "
+            ) as caught:
+                require_same_place(place.listing, seen, place.tape)
+            places = {"path": str(place.folder), "former": str(before)}
+            assert caught.value.fields == {"stream": "s", **places}
+            assert "with a link from there if the files were moved" in caught.value.hint
+        else:
+            require_same_place(place.listing, seen, place.tape)
+        (place.folder / name).unlink()
+    # A folder above, or a part of it, has the files where they were.
+    for folder in (before.parent, before / "2024"):
+        place.folder = folder
+        require_same_place(place.listing, seen, place.tape)
 
 
 def test_a_symbolic_link_loop_is_refused(place: Place) -> None:
