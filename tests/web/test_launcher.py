@@ -35,7 +35,7 @@ def test_it_listens_on_loopback_alone(world: World) -> None:
     ports = listening(world.launched.home.left())
     assert ports == {("127.0.0.1", urlsplit(world.rest.url).port)}
     health = world.rest.send("GET", "/api/v2/monitor/health")
-    for part in ("metadatabase", "scheduler", "dag_processor"):
+    for part in ("metadatabase", "scheduler", "triggerer", "dag_processor"):
         assert health[part]["status"] == "healthy"  # type: ignore[index]
 
 

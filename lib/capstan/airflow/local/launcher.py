@@ -34,6 +34,7 @@ _COMPONENTS = {
     "api-server": ("api-server",),
     "dag-processor": ("dag-processor",),
     # The log servers would listen on all interfaces; the UI reads the files itself.
+    "triggerer": ("triggerer", "--skip-serve-logs"),
     "scheduler": ("scheduler", "--skip-serve-logs"),
 }
 
@@ -198,7 +199,7 @@ def unready(port: int, since: datetime) -> list[str]:
         return ["api-server"]
     return [
         part
-        for part in ("metadatabase", "scheduler", "dag_processor")
+        for part in ("metadatabase", "scheduler", "triggerer", "dag_processor")
         if not _healthy(report.get(part), f"latest_{part}_heartbeat", since)
     ]
 

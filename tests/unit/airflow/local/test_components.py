@@ -202,7 +202,8 @@ def test_ready_is_what_has_beaten_since_it_was_started(
 
     assert unready(port, now) == ["api-server"]
     reported["metadatabase"] = {"status": "healthy"}
-    assert unready(port, now) == ["scheduler", "dag_processor"]
+    assert unready(port, now) == ["scheduler", "triggerer", "dag_processor"]
+    beat("triggerer", now)
     beat("scheduler", now - timedelta(seconds=5))
     beat("dag_processor", now)
     assert unready(port, now) == ["scheduler"]
