@@ -166,6 +166,26 @@ def test_more_gaps_of_a_replay_are_new_and_fewer_are_not(
     assert look()["new"] == ["gap replay by_day"]
 
 
+@pytest.mark.parametrize(
+    ("state", "new"),
+    [
+        ("up_for_retry", False), ("queued", False), ("running", False), ("scheduled", False),
+        ("failed", True), ("success", True), ("gone", True),
+    ],
+)  # fmt: skip
+def test_a_try_that_is_followed_by_another_has_told_nobody(
+    state: str, new: bool, kept: Books, setting: Settings, execute: Any, context: Any
+) -> None:
+    by = {"dag": "d", "dag_run": "r:1", "task": "replay", "map_index": 3, "try_number": 1}
+    kept.claimed("other-0000000a-1", [0], days(0, 1))
+    kept.stepped("other-0000000a-1", "failed", {"error": "CAP-BROKEN", "made_by": by})
+    [dag] = attention_dags(setting)
+    where = context()
+    where["ti"].states = {} if state == "gone" else {"replay": "success", "replay_3": state}
+    found = execute(dag.get_task("look"), where)["new"]
+    assert ("failed run other-0000000a-1" in found) == new
+
+
 def test_a_notifier_that_breaks_keeps_nobody_else_from_being_told(
     place: Place, setting: Settings, alerts: Any, caplog: pytest.LogCaptureFixture,
     execute: Any, context: Any,

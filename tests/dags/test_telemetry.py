@@ -15,8 +15,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.telemetry import send_attention
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.reporting.attention.items import AttentionList
 from capstan.storage.lake import Lake
+from tests.support.jvmless_lake import Books
 from tests.support.recorded_tapes import Recorded
 
 if TYPE_CHECKING:
@@ -84,6 +87,18 @@ def test_figures_of_a_stream_arrive(place: Place, told) -> None:
     assert actual["airflow.capstan.late_records_total.little.late"] == "4|g"
     assert actual["airflow.capstan.unverified_commits.little"] == "1|g"
     assert "airflow.capstan.worker_frontier_lag_seconds.little.a_b_c" in actual
+
+
+def test_no_run_is_read_in_detail_for_them(
+    place: Place, told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(place)
+    lake = Lake.at(place.lake)
+    kept = Books(lake, "little", lake.table("t"))
+    kept.failed("t-0000000a-1", [0], Region(Box((None,), (None,))))
+    monkeypatch.delattr("capstan.reporting.run_view.read_histories")
+    tell(place)
+    assert told()["airflow.capstan.runs.little.failed"] == "1|g"
 
 
 def test_what_needs_a_person_is_counted(place: Place, told) -> None:

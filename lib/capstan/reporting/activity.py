@@ -37,6 +37,9 @@ class TaskProgress(StrEnum):
 UNFINISHED = frozenset({CLAIMED, "begun", "stopped", "approved"})
 """States of runs on which a process should be at work."""
 
+ASKED_ABOUT = UNFINISHED | {"failed"}
+"""States of runs of which Airflow may know more: it tries a failed task again."""
+
 _SECONDS: Mapping[str | None, int] = {Activity.RUNNING: 5, Activity.QUEUED: 5, Activity.WAITING: 30}
 
 
@@ -50,7 +53,7 @@ def activity_of(state: str, *, holds: bool, task: TaskProgress | None) -> Activi
     """
     if state == "audited":
         return Activity.WAITING
-    if state not in UNFINISHED:
+    if state not in ASKED_ABOUT or (state == "failed" and task in (None, TaskProgress.OVER)):
         return None
     if task is TaskProgress.QUEUED:
         return Activity.QUEUED

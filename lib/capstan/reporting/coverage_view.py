@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import groupby
@@ -23,6 +22,7 @@ from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import Activity
+from capstan.reporting.concurrently import read_each
 from capstan.reporting.formatting import short_bound
 from capstan.reporting.run_view import RunView, list_claimed, list_runs
 from capstan.storage.delta.table_cache import VersionedCache
@@ -40,7 +40,6 @@ FILLED = frozenset({"gap", "changed", "failed", "stale", "dead"})
 _MISSING = frozenset({"gap", "changed", "failed"})
 _BUSIEST = (Activity.RUNNING, Activity.QUEUED, Activity.WAITING, Activity.DEAD)
 
-_AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
 _PER_ROW = 48
@@ -249,8 +248,7 @@ def view_coverages(
     def view(name: str) -> Coverage | NoCoverage:
         return view_coverage(lake, config, name, informed=informed)
 
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(view, replays))
+    return read_each(replays, view)
 
 
 def require_tape(lake: Lake, stream: str) -> None:
@@ -277,7 +275,7 @@ def _survey(lake: Lake, config: ProjectConfig, replay: Replay) -> Survey:
 
 def _as_they_are(lake: Lake, intervals: Sequence[Interval], informed: Informed) -> list[_Shown]:
     """Intervals with what goes on in them at this moment, which no version of a table tells."""
-    names = tuple({run for interval in intervals for run in interval.unfinished})
+    names = tuple({run for interval in intervals for run in _going_on(interval)})
     found = [] if not names else [*list_runs(lake, run=names), *list_claimed(lake)]
     activities = {view.run: view.activity for view in informed(found) if view.run in names}
 
@@ -286,12 +284,19 @@ def _as_they_are(lake: Lake, intervals: Sequence[Interval], informed: Informed) 
             # Whatever a dead run has left: rows that are there are stale, or changed by others.
             if activity is Activity.DEAD and interval.state in ("stale", "changed"):
                 continue
-            runs = [run for run in interval.unfinished if activities.get(run) is activity]
+            runs = [run for run in _going_on(interval) if activities.get(run) is activity]
             if runs:
                 return _Shown(interval, str(activity), tuple(runs))
         return _Shown(interval, str(interval.state), interval.runs)
 
     return list(map(shown, intervals))
+
+
+def _going_on(interval: Interval) -> tuple[str, ...]:
+    """The runs that would write some of an interval, if anything goes on with them."""
+    # A failed one may be tried again.
+    failed = interval.runs if interval.state is IntervalState.FAILED else ()
+    return (*interval.unfinished, *failed)
 
 
 def _days(intervals: Iterable[_Shown], doubles: Doubling) -> tuple[Cell, ...]:

@@ -16,7 +16,7 @@ from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.attention.gather import read_attention
 from capstan.reporting.attention.items import KINDS, AttentionList
-from capstan.reporting.run_view import RunView, list_runs
+from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.stream_view import (
     NoView,
     StreamView,
@@ -108,7 +108,7 @@ def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
     names = stream_names(lake, config)
     return [
         *stream_samples(lake, config, names),
-        *run_samples(list_runs(lake)),
+        *run_samples(read_heads(lake)),
         *attention_samples(read_attention(lake, config), lake.streams()),
     ]
 
@@ -134,17 +134,14 @@ def stream_samples(lake: Lake, config: ProjectConfig, names: Sequence[str]) -> l
     return samples
 
 
-def run_samples(runs: Sequence[RunView]) -> list[Sample]:
+def run_samples(runs: RunHeads) -> list[Sample]:
     """The number of runs by stream and result, and the time of the newest run of each."""
-    times: dict[tuple[str, str], list[float]] = {}
-    for run in runs:
-        times.setdefault((run.stream, run.state), []).append(run.at.timestamp())
     return [
         sample
-        for key, of_runs in sorted(times.items())
+        for stream, state, count, newest in runs.counts
         for sample in (
-            Sample("runs", len(of_runs), key),
-            Sample("run_timestamp_seconds", max(of_runs), key),
+            Sample("runs", count, (stream, state)),
+            Sample("run_timestamp_seconds", newest.timestamp(), (stream, state)),
         )
     ]
 

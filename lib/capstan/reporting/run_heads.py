@@ -8,6 +8,7 @@ request names.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
@@ -126,8 +127,18 @@ class RunHeads:
     @property
     def by_stream(self) -> dict[str, int]:
         """Their number by stream."""
-        counted = self._runs.group_by("stream").aggregate([("run", "count")]).to_pylist()
-        return {row["stream"]: row["run_count"] for row in counted}
+        counted: Counter[str] = Counter()
+        for stream, _, count, _ in self.counts:
+            counted[stream] += count
+        return counted
+
+    @property
+    def counts(self) -> list[tuple[str, str, int, datetime]]:
+        """Stream and state, sorted, each with their number and the time of the newest step."""
+        of_each = [("run", "count"), ("at", "max")]
+        counted = self._runs.group_by(["stream", "state"]).aggregate(of_each)
+        names = ("stream", "state", "run_count", "at_max")
+        return sorted(tuple(row[name] for name in names) for row in counted.to_pylist())
 
     def in_state(self, *states: str) -> RunHeads:
         """Those in one of some states."""
@@ -143,10 +154,14 @@ class RunHeads:
         named = pc.is_in(self._runs["run"], value_set=pa.array(names, pa.string()))
         return self._filtered(pc.invert(named))
 
-    def moments(self, count: int) -> dict[str, datetime]:
-        """The names of the newest ones, with the times of their newest steps."""
-        newest = self._runs.slice(0, count)
-        return dict(zip(newest["run"].to_pylist(), newest["at"].to_pylist(), strict=True))
+    def first(self, count: int) -> RunHeads:
+        """The first of them."""
+        return RunHeads(self.lake, self._runs.slice(0, count))
+
+    @property
+    def moments(self) -> dict[str, datetime]:
+        """Their names, with the times of their newest steps."""
+        return dict(zip(self.names, self._runs["at"].to_pylist(), strict=True))
 
     def views(self, first: int, count: int) -> list[RunView]:
         """A part of them, with all details."""

@@ -146,13 +146,6 @@ def _claimed(active: Collection[Claim], begun: Collection[str]) -> list[RunView]
     ]
 
 
-def list_runs_of_stream(lake: Lake, stream: str) -> list[RunView]:
-    """Runs that have read a stream, alone or beside others, the newest first."""
-    texts = {str(row["stream"]) for row in read_rows(lake, "runs", ("stream",))}
-    named = tuple(sorted(text for text in texts if stream in split_streams(text)))
-    return list_runs(lake, stream=named) if named else []
-
-
 def view_run(lake: Lake, run: str) -> RunView:
     """One run."""
     named = _RUN.fullmatch(run) is not None

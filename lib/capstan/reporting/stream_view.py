@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -15,6 +14,7 @@ from capstan.core.config import ProjectConfig
 from capstan.core.json_object import Json
 from capstan.core.times import Antichain, Coordinate, Kind, TimeType
 from capstan.errors import CapstanError
+from capstan.reporting.concurrently import read_each
 from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache, kept_facts
@@ -161,7 +161,6 @@ class NoView:
 
 
 _View = TypeVar("_View", bound=StreamView)
-_AT_ONCE = 8
 _CACHE: VersionedCache[StreamHistory] = VersionedCache()
 _VIOLATIONS: VersionedCache[tuple[KnownViolation, ...]] = VersionedCache()
 
@@ -233,8 +232,7 @@ def _each(
             # An unreadable tape does not hide the others.
             return NoView(name, about, error)
 
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(one, names))
+    return read_each(names, one)
 
 
 def _cached(lake: Lake, name: str, about: str) -> StreamHistory:

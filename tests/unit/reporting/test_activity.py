@@ -27,7 +27,12 @@ OVER, QUEUED, AT_WORK = TaskProgress.OVER, TaskProgress.QUEUED, TaskProgress.RUN
         ("approved", True, None, "running"),
         ("approved", True, OVER, "dead"),
         ("approved", False, None, "dead"),
-        *((ended, False, AT_WORK, None) for ended in ("published", "failed", "rejected")),
+        *((ended, False, AT_WORK, None) for ended in ("published", "rejected")),
+        # Airflow tries its task again.
+        ("failed", False, QUEUED, "queued"),
+        ("failed", False, AT_WORK, "running"),
+        ("failed", False, OVER, None),
+        ("failed", True, None, None),
         ("rolled back", True, None, None),
     ],
 )

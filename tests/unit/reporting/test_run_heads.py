@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -76,6 +77,11 @@ def test_heads_are_those_of_the_runs_in_detail(
         for state in {"published", *heads.states, *(view.state for view in views)}:
             found = [view.run for view in views if view.state == state]
             assert heads.found(RunSearch(state=state)).names == found
+        counted = Counter((view.stream, view.state) for view in views)
+        assert {(stream, state): count for stream, state, count, _ in heads.counts} == counted
+        assert {(stream, state): newest for stream, state, _, newest in heads.counts} == {
+            (view.stream, view.state): view.at for view in reversed(views)
+        }
         for stream in ("a", "b"):
             found = [view.run for view in views if stream in view.streams]
             assert heads.found(RunSearch(stream=stream)).names == found

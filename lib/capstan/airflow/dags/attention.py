@@ -6,6 +6,7 @@ It looks every quarter of an hour, without Spark, and compares with what it foun
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowSkipException
@@ -33,6 +34,7 @@ class AttentionOperator(CapstanOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Look, tell, and remember what was found."""
+        from capstan.airflow.tasks.run_progress import inform, seen_by_task
         from capstan.reporting.attention.gather import FEW, read_attention
         from capstan.storage.lake import Lake, exists
 
@@ -41,7 +43,8 @@ class AttentionOperator(CapstanOperator):
         with as_task():
             if not exists(lake.root):
                 raise AirflowSkipException("there is no lake yet")
-            listed = read_attention(lake, settings.declarations, _MOST)
+            informed = partial(inform, look=seen_by_task(context["ti"]))
+            listed = read_attention(lake, settings.declarations, _MOST, informed)
             before = told_attention(settings)
             # More intervals than before are new ones, even if others were there.
             new = [item for item in listed.items if item.number > before.get(item.key, 0)]

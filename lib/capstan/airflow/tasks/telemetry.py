@@ -34,15 +34,17 @@ def send_attention(settings: Settings, listed: AttentionList) -> None:
 
 def _stream_samples(settings: Settings, stream: str) -> Iterator[Sample]:
     # Not at the top: parsing a DAG file should not import table readers.
+    from capstan.reporting.lists.run_search import RunSearch
     from capstan.reporting.metrics import run_samples, stream_samples
-    from capstan.reporting.run_view import list_runs_of_stream
+    from capstan.reporting.run_heads import read_heads
     from capstan.storage.lake import Lake
 
     lake = Lake.at(settings.lake)
+    runs = read_heads(lake)
     for name in dict.fromkeys(split_streams(stream)):
         check_name("stream", name)
         yield from stream_samples(lake, settings.declarations, [name])
-        yield from run_samples(list_runs_of_stream(lake, name))
+        yield from run_samples(runs.found(RunSearch(stream=name)))
 
 
 def _attention_samples(settings: Settings, listed: AttentionList) -> list[Sample]:

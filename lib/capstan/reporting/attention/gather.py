@@ -32,7 +32,9 @@ _WORDS = {
 }
 
 
-def read_attention(lake: Lake, config: ProjectConfig, most: int = FEW) -> AttentionList:
+def read_attention(
+    lake: Lake, config: ProjectConfig, most: int = FEW, informed: Informed = list
+) -> AttentionList:
     """What needs a person in a lake, with at most so many entries of each kind."""
     lake.require()
     bounded = [replay.name for replay in config.replays.values() if replay.has_intervals]
@@ -40,9 +42,10 @@ def read_attention(lake: Lake, config: ProjectConfig, most: int = FEW) -> Attent
         lake,
         config,
         view_streams(lake, config, stream_names(lake, config)),
-        view_coverages(lake, config, bounded),
+        view_coverages(lake, config, bounded, informed=informed),
         read_heads(lake),
         most,
+        informed,
     )
 
 
@@ -71,9 +74,11 @@ def list_attention(
         heads: RunHeads = getattr(unfinished, kind)
         items += [_of_run(kind, view, config) for view in heads.views(0, most)]
         counts.update({(kind, stream): count for stream, count in heads.by_stream.items()})
+    for stream, state, count, _ in unfinished.older.counts:
+        counts["failed" if state == "failed" else "dead", stream] += count
     order = list(KINDS)
     items.sort(key=lambda item: order.index(item.kind))
-    return AttentionList(tuple(items), counts).first(most)
+    return AttentionList(tuple(items), counts, len(unfinished.older)).first(most)
 
 
 def _of_streams(

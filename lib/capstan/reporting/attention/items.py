@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from capstan.core.json_object import Json
@@ -23,6 +23,11 @@ KINDS = {
     "stale": "intervals of a declared replay were written by older code",
 }
 """What can need a person, in the order of the list."""
+
+SEARCHES = {"waiting": "audited", "failed": "failed", "dead": "stopped"}
+"""The states by which the list of runs finds those of a kind."""
+
+UNCOMPARED = "nobody has looked whether later ones have published the same"
 
 _NAMED = 3
 
@@ -84,6 +89,7 @@ class AttentionList:
 
     items: tuple[AttentionItem, ...]  # in the order of `KINDS`
     counts: Mapping[tuple[str, str], int]  # of all entries, by kind and stream
+    older: int = 0  # of the runs counted: too old to be looked at, and never among `items`
 
     @property
     def total(self) -> int:
@@ -99,17 +105,23 @@ class AttentionList:
         return {kind: by_kind[kind] for kind in KINDS if by_kind[kind]}
 
     @property
-    def more(self) -> str:
-        """How many entries are not among `items`, in words; empty for none."""
+    def left(self) -> Mapping[str, int]:
+        """How many entries of each kind are not among `items`, of those that there are."""
         listed = Counter(item.kind for item in self.items)
         left = {kind: count - listed[kind] for kind, count in self.kinds.items()}
-        parts = ", ".join(f"{number(count)} {kind}" for kind, count in left.items() if count)
-        return f"and {number(sum(left.values()))} more: {parts}" if parts else ""
+        return {kind: count for kind, count in left.items() if count}
+
+    @property
+    def more(self) -> str:
+        """How many entries are not among `items`, in words; empty for none."""
+        parts = ", ".join(f"{number(count)} {kind}" for kind, count in self.left.items())
+        older = f"; of the oldest {number(self.older)} runs, {UNCOMPARED}" if self.older else ""
+        return f"and {number(sum(self.left.values()))} more: {parts}{older}" if parts else ""
 
     @property
     def error(self) -> CheckFailedError | None:
         """The error of a list with entries; None for an empty one."""
-        return None if not self.items else needs_attention(self.items, self.total)
+        return needs_attention(self.items, self.total) if self.total else None
 
     def to_json(self) -> dict[str, object]:
         """The list as a JSON object."""
@@ -117,6 +129,7 @@ class AttentionList:
             "attention": [item.to_json() for item in self.items],
             "kinds": dict(self.kinds),
             "total": self.total,
+            "older": self.older,
         }
 
     def first(self, most: int) -> AttentionList:
@@ -127,7 +140,7 @@ class AttentionList:
             seen[item.kind] += 1
             if seen[item.kind] <= most:
                 kept.append(item)
-        return AttentionList(tuple(kept), self.counts)
+        return replace(self, items=tuple(kept))
 
 
 def needs_attention(items: Iterable[AttentionItem], total: int) -> CheckFailedError:
@@ -140,6 +153,6 @@ def needs_attention(items: Iterable[AttentionItem], total: int) -> CheckFailedEr
         f"{number(total)} {'thing needs' if total == 1 else 'things need'} a person: "
         + "; ".join(lines)
         + (f"; and {number(more)} more" if more else ""),
-        "see `capstan status`, or the page *Capstan*, for what to do about each",
+        "see `capstan status`, or the page Capstan in Airflow, for what to do about each",
         attention=[item.to_json() for item in listed],
     )

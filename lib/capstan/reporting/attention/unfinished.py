@@ -26,8 +26,13 @@ LISTED_FOR = timedelta(days=30)
 """How long failed and dead runs are listed: as long as maintenance keeps what they have staged."""
 
 LOOKED_AT = 500
-"""The most failed and dead runs whose ranges are compared with later publishes."""
+"""The most failed and dead runs that are looked at, and compared with later publishes."""
 
+_RETRIED_FOR = timedelta(days=1)
+"""How long after a failure Airflow tries again at most, by default: its `max_task_retry_delay`."""
+
+_CUT_OFF = ("begun", "stopped", "approved")
+_AT_WORK = (Activity.RUNNING, Activity.QUEUED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _MARGIN = timedelta(seconds=1)
@@ -41,35 +46,40 @@ class UnfinishedRuns:
     waiting: RunHeads  # for a decision
     failed: RunHeads
     dead: RunHeads  # cut off: nothing is at work on them, and they have recorded no end
+    older: RunHeads  # failed or cut off before those that are looked at
 
 
 def find_unfinished(heads: RunHeads, now: datetime, informed: Informed = list) -> UnfinishedRuns:
     """Those of some runs that need a person.
 
     A failed or dead run is left out once a later run has published its whole range, while another
-    attempt of it is under way, and when a later run over its whole range needs a person itself.
+    attempt of it is under way or to come, and when a later run over its whole range needs a person
+    itself.
     """
     waiting = heads.in_state("audited")
-    ended = heads.in_state("failed", "begun", "stopped", "approved").since(now - LISTED_FOR)
+    ended = heads.in_state("failed", *_CUT_OFF).since(now - LISTED_FOR)
+    ended, older = ended.first(LOOKED_AT), ended.without(ended.first(LOOKED_AT).names)
     if len(ended):
         held = {claim.run for claim in claims.active(heads.lake)}.intersection(ended.names)
+        retried = ended.in_state("failed").since(now - _RETRIED_FOR).names
         # A claim lasts for hours after its process; of tasks that have ended, Airflow knows more.
-        views = informed(list_runs(heads.lake, run=tuple(held))) if held else ()
+        # It also knows which are tried again.
+        asked = tuple(held.union(retried))
+        views = informed(list_runs(heads.lake, run=asked)) if asked else ()
         over = {view.run for view in views if view.activity is Activity.DEAD}
-        ended = ended.without(held - over)
+        goes_on = {view.run for view in views if view.activity in _AT_WORK}
+        ended = ended.without(held.union(goes_on) - over)
     if len(ended):
         ended = ended.without(_superseded(ended, waiting))
-    return UnfinishedRuns(
-        waiting, ended.in_state("failed"), ended.in_state("begun", "stopped", "approved")
-    )
+    return UnfinishedRuns(waiting, ended.in_state("failed"), ended.in_state(*_CUT_OFF), older)
 
 
 _CACHE: VersionedCache[frozenset[str]] = VersionedCache()
 
 
 def _superseded(ended: RunHeads, waiting: RunHeads) -> Collection[str]:
-    lake, moments = ended.lake, ended.moments(LOOKED_AT)
-    later = {**waiting.moments(LOOKED_AT), **moments}
+    lake, moments = ended.lake, ended.moments
+    later = {**waiting.first(LOOKED_AT).moments, **moments}
     ledgers = (lake.ledger("claims"), lake.ledger("coverage"))
     state = (*map(newest_entry, ledgers), tuple(moments.items()), tuple(later))
     return _CACHE.get(lake.root, state, lambda: frozenset(_find(lake, moments, later)))

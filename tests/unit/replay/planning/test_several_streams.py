@@ -34,8 +34,9 @@ from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
 from capstan.reporting import listings
 from capstan.reporting.html import render
+from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.lists.table_view import list_tables
-from capstan.reporting.run_view import list_runs_of_stream
+from capstan.reporting.run_heads import read_heads
 from capstan.reporting.summaries import certificate_facts, plan_facts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -550,8 +551,8 @@ def test_runs_of_several_streams_are_those_of_each(two: Two) -> None:
     books.published("both-00000000-1", None, plan.region)
     Books(two.lake, "orders_eu", plan.target).failed("one-00000000-1", None, plan.region)
     for name, actual in (("orders_eu", 2), ("payments", 1), ("eu", 0)):
-        assert len(list_runs_of_stream(two.lake, name)) == actual
-    [run] = list_runs_of_stream(two.lake, "payments")
+        assert len(read_heads(two.lake).found(RunSearch(stream=name))) == actual
+    [run] = read_heads(two.lake).found(RunSearch(stream="payments")).views(0, 2)
     assert run.streams == ("orders_eu", "payments")
     [table] = list_tables(two.lake, [run.run])
     assert table.streams == ("orders_eu", "payments")

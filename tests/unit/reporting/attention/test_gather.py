@@ -14,10 +14,13 @@ from capstan.core.protocol import Rule
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.reporting.attention.gather import read_attention
+from capstan.reporting.attention.gather import list_attention, read_attention
 from capstan.reporting.attention.items import KINDS
+from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.metrics import lake_samples
+from capstan.reporting.run_heads import read_heads
 from capstan.reporting.run_view import list_runs
+from capstan.reporting.stream_view import view_streams
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support import recorded_tapes
@@ -171,6 +174,11 @@ def test_replays_without_intervals_have_no_gaps(lake):
     followed = Replay(name="f", stream="s", target="f", follow="f", schedule="@daily")
     config = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {"endless": endless, "f": followed})
     assert listed(lake, config).items == ()
+    # A page has the coverage of all.
+    views = view_coverages(lake, config, ["endless", "f"])
+    assert [view.counts["gap"] for view in views] == [4, 4]
+    streams = view_streams(lake, config, ["s"])
+    assert list_attention(lake, config, streams, views, read_heads(lake)).items == ()
 
 
 def test_what_cannot_be_read_is_told_once(lake):
@@ -195,6 +203,22 @@ def test_of_many_the_first_are_listed_and_all_are_counted(lake):
         "CAP-ATTENTION: 9 things need a person: failed: run t-00000005-1: CAP-AUDIT"
     )
     assert "; and 6 more" in str(error)
+
+
+def test_those_that_nobody_has_looked_at_are_said_to_be_so(lake, monkeypatch):
+    monkeypatch.setattr("capstan.reporting.attention.unfinished.LOOKED_AT", 2)
+    kept = books(lake, "t")
+    for number in range(5):
+        kept.failed(f"t-0000000{number}-1", [0], days(number, number + 1))
+    actual = listed(lake)
+    assert [item.name for item in actual.items] == ["t-00000004-1", "t-00000003-1"]
+    unknown = "of the oldest 3 runs, nobody has looked whether later ones have published the same"
+    assert actual.more == f"and 3 more: 3 failed; {unknown}"
+    assert (actual.total, actual.older, actual.to_json()["older"]) == (5, 3, 3)
+    # As long as there are any, nobody can say that all is well.
+    kept.published("t-0000000a-1", [0], days(0, 5))
+    actual = listed(lake)
+    assert (actual.items, actual.total, actual.error is not None) == ((), 3, True)
 
 
 def test_they_are_figures_by_kind_and_stream(lake):
@@ -240,5 +264,5 @@ def test_the_command_lists_them_and_tells_by_its_exit_code(lake, capsys, tmp_pat
     assert capsys.readouterr().out == "nothing needs attention\n"
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "lake": lake.root, "attention": [], "kinds": {}, "total": 0,
+        "lake": lake.root, "attention": [], "kinds": {}, "total": 0, "older": 0,
     }  # fmt: skip

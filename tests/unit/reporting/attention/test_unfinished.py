@@ -124,6 +124,40 @@ def test_a_run_whose_task_has_ended_is_dead_before_its_claim_is(books):
     assert actual.dead.names == ["t-0000000a-1"]
 
 
+def test_a_run_that_is_tried_again_has_not_failed(books):
+    books._now = datetime.now(UTC)
+    tasks = {
+        "t-0000000a-1": TaskProgress.QUEUED, "t-0000000b-1": TaskProgress.RUNNING,
+        "t-0000000c-1": TaskProgress.OVER, "t-0000000d-1": None,
+    }  # fmt: skip
+    for day, run in enumerate(tasks):
+        books.failed(run, [0], days(day, day + 1))
+
+    def informed(views):
+        return [replace(view, task=tasks[view.run]) for view in views]
+
+    def failed(now):
+        return find_unfinished(read_heads(books.lake), now, informed).failed.names
+
+    assert failed(books._now) == ["t-0000000d-1", "t-0000000c-1"]
+    # Airflow waits no longer for a retry; what is queued then is for another reason.
+    assert len(failed(books._now + timedelta(days=1, seconds=5))) == 4
+
+
+def test_of_very_many_the_oldest_are_counted_and_not_looked_at(books, monkeypatch):
+    monkeypatch.setattr("capstan.reporting.attention.unfinished.LOOKED_AT", 2)
+    for day, name in enumerate("abc"):
+        books.failed(f"t-0000000{name}-1", [0], days(day, day + 1))
+    begun(books, "t-0000000d-1", [0], days(3, 4))
+    actual = find_unfinished(read_heads(books.lake), NOW)
+    assert (actual.dead.names, actual.failed.names) == (["t-0000000d-1"], ["t-0000000c-1"])
+    assert actual.older.names == ["t-0000000b-1", "t-0000000a-1"]
+    # What has come later settles those that are looked at, and brings none of the others back.
+    books.published("t-0000000e-1", [0], days(0, 4))
+    actual = find_unfinished(read_heads(books.lake), NOW)
+    assert (actual.dead.names, actual.failed.names, len(actual.older)) == ([], [], 2)
+
+
 def test_an_approved_run_whose_claim_has_expired_is_dead(books):
     begun(books, "t-0000000a-1", [0], days(0, 1))
     books.stepped("t-0000000a-1", "audited", {})
