@@ -7,7 +7,7 @@ A command looks at the same few logs over and over. Inside `remembering`, a look
 until a later one shows what may have come after it: then those that began before are outdated. What
 is known is what all looks would give if they were made at one moment, so an order in which two
 tables have to be read is kept. A commit of this process is a look at its log, and `look_again`
-begins another moment.
+begins another moment. Threads that run in copies of one context share what it knows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 
 from pyarrow import fs
 
@@ -45,17 +46,25 @@ class _Looks:
     kept: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)  # had no table at some look
     commit: int = 0  # the moment at which this thread's last commit began
+    latest: int = 0  # from which moment on all that was shown is known to be there
+    lock: Lock = field(default_factory=Lock)
+    locks: dict[str, Lock] = field(default_factory=dict)  # by log
 
     def keep(self, log: str, began: int, seen: _Seen) -> None:
         """Keep a look; those that began before what it shows was there are outdated."""
-        # What has not changed since this process saw it before was there during all looks between.
-        for other in [name for name, (at, _) in self.kept.items() if at < seen.since]:
-            del self.kept[other]
-        self.kept[log] = began, seen.newest
-        if seen.newest is None:
-            self.absent.add(log)
-        else:
-            self.absent.discard(log)
+        with self.lock:
+            # What has not changed since this process saw it before was there during all looks
+            # between.
+            for other in [name for name, (at, _) in self.kept.items() if at < seen.since]:
+                del self.kept[other]
+            # Another thread may have been shown something that came after this look began.
+            if began >= self.latest:
+                self.kept[log] = began, seen.newest
+            self.latest = max(self.latest, seen.since)
+            if seen.newest is None:
+                self.absent.add(log)
+            else:
+                self.absent.discard(log)
 
 
 _looks: ContextVar[_Looks | None] = ContextVar("looks at logs", default=None)
@@ -63,7 +72,7 @@ _looks: ContextVar[_Looks | None] = ContextVar("looks at logs", default=None)
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Repeat no look at a log of an object store inside, in this thread, unless it may differ."""
+    """Repeat no look at a log of an object store inside, in this context, unless it may differ."""
     token = _looks.set(_looks.get() or _Looks())
     try:
         yield
@@ -117,9 +126,20 @@ def has_commit(filesystem: fs.FileSystem, log: str, commit: str) -> bool:
 
 def _look(filesystem: fs.FileSystem, log: str, own: int | None = None) -> str | None:
     """The newest commit in a log: empty when the place to begin is not known, None for no log."""
-    looks, seen = _looks.get(), _seen.get(log, _NOTHING)
-    if looks is not None and log in looks.kept and own is None:
-        return looks.kept[log][1]
+    looks = _looks.get()
+    if looks is None:
+        return _look_now(filesystem, log, None, own)
+    # Of several threads, one looks.
+    with looks.locks.setdefault(log, Lock()):
+        if own is None and (kept := looks.kept.get(log)) is not None:
+            return kept[1]
+        return _look_now(filesystem, log, looks, own)
+
+
+def _look_now(
+    filesystem: fs.FileSystem, log: str, looks: _Looks | None, own: int | None
+) -> str | None:
+    seen = _seen.get(log, _NOTHING)
     began = looks.commit if looks is not None and own is not None else next(_moments)
     # What has begun since a look that showed nothing begins at the first commit.
     begins = looks is not None and log in looks.absent

@@ -293,7 +293,8 @@
     }
     const main = document.querySelector("main");
     try {
-      const response = await fetch(window.location.href, { credentials: "same-origin" });
+      const headers = { "X-Capstan-Follows": "1" };
+      const response = await fetch(window.location.href, { credentials: "same-origin", headers });
       if (response.status >= 400 && response.status < 500) {
         return;
       }

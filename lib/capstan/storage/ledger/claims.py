@@ -25,6 +25,7 @@ from capstan.errors import FencedError, RangeLockedError
 from capstan.errors.shell_command import command
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.table_cache import VersionedCache, is_enabled
 from capstan.storage.lake import Lake, is_table, newest_entry
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
@@ -35,6 +36,7 @@ from capstan.storage.stored_log import look_again
 LEASE = timedelta(hours=12)
 """The lifetime of a claim that is not renewed."""
 _APP = "claims"
+_ACTIVE: VersionedCache[list[Claim]] = VersionedCache()
 _STEP_COLUMNS = ("run", "attempt", "step")
 # A run is rejected by another process than the one that publishes it.
 _OVER = TERMINAL - {Step.REJECTED}
@@ -259,6 +261,15 @@ def release_if_active(lake: Lake, run: str, attempt: int) -> None:
 
 def active(lake: Lake, target: str | None = None) -> list[Claim]:
     """Claims that hold, by ordinal: not released, ended, expired or taken over."""
+    if not is_enabled():
+        return _active(lake, target)
+    # Pages ask for each of hundreds of replays. Without a new row, a claim only expires.
+    state = tuple(newest_entry(lake.ledger(name)) for name in ("claims", "runs", "tables"))
+    found = _ACTIVE.get((lake.root, target), state, lambda: _active(lake, target))
+    return [claim for claim in found if claim.expires > now()]
+
+
+def _active(lake: Lake, target: str | None) -> list[Claim]:
     moment = now()
     # Only runs with an unexpired claim are read in full. Most runs ended long ago, and their files
     # are not opened.
