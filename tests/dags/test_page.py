@@ -11,8 +11,9 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html import unescape
 from html.parser import HTMLParser
@@ -25,12 +26,16 @@ import deltalake
 import pytest
 import typer
 from airflow.api_fastapi import app as airflow_app
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from sqlalchemy import insert, text, update
+from pyarrow import fs
+from sqlalchemy import delete, insert, text, update
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -50,13 +55,14 @@ from capstan.reporting.html import STATIC
 from capstan.reporting.run_view import RunView
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
 from tests.support.bulk_ledger import publish_all
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START
 from tests.support.s3_server import BUCKET, objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
     from conftest import Place
@@ -85,11 +91,12 @@ class Choosy(SimpleAuthManager):
 
     def is_authorized_dag(  # type: ignore[override]
         self, *, method: str, user: SimpleAuthManagerUser, details: DagDetails | None = None,
-        **_rest: object,
+        access_entity: DagAccessEntity | None = None,
     ) -> bool:  # fmt: skip
         known = user.username.split(",")
         named = details is not None and details.id in known
-        return named and (method == "GET" or user.role == "user")
+        starts = user.role == "starter" and access_entity is DagAccessEntity.RUN
+        return named and (method == "GET" or user.role == "user" or starts)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +105,15 @@ def auth() -> Iterator[Choosy]:
     actual = airflow_app._AuthManagerState.instance = Choosy()
     yield actual
     airflow_app._AuthManagerState.instance = before
+
+
+def put_dags(paused: Mapping[str, bool]) -> None:
+    """Have Airflow know these DAGs, and no others."""
+    with create_session() as session:
+        session.execute(text("PRAGMA foreign_keys = OFF"))
+        session.execute(delete(DagModel))
+        for dag, is_paused in paused.items():
+            session.add(DagModel(dag_id=dag, is_paused=is_paused, is_stale=False, bundle_name="b"))
 
 
 @pytest.fixture
@@ -132,13 +148,20 @@ def client(lake: Lake, auth: Choosy) -> Iterator[TestClient]:
     table_cache.enable()
     yield TestClient(outer, base_url="http://testserver")
     table_cache.disable()
+    put_dags({})
 
 
 @pytest.fixture
 def seeing(client: TestClient, auth: Choosy) -> Callable[..., TestClient]:
-    """The client of a user who sees these DAGs; one with the role `user` may trigger them."""
+    """The client of a user who sees these DAGs; one with the role `user` may trigger them.
 
-    def log_in(*dags: str, role: str = "user") -> TestClient:
+    Airflow has these DAGs, or those that are `here`; one with the role `starter` may not edit any.
+    """
+
+    def log_in(
+        *dags: str, role: str = "user", here: Sequence[str] = (), paused: Sequence[str] = ()
+    ) -> TestClient:
+        put_dags({dag: dag in paused for dag in here or dags})
         user = SimpleAuthManagerUser(username=",".join(dags), role=role)
         client.cookies.set("_token", auth.generate_jwt(user))
         return client
@@ -323,7 +346,9 @@ def test_attention_is_only_to_what_a_user_may_see(
     secret = Books(lake, "secret", lake.table("hidden"), _claims=19, _now=now)
     secret.failed("hidden-0a0a0a0a-1", [0], Region(Box((day,), (day + DAY_US,))))
     assert set(listed(seeing(*ALL))) == {"failed", "gap", "stale"}
-    assert listed(seeing()) == listed(seeing(ALL[0])) == {}
+    assert listed(seeing(ALL[0])) == {}
+    for dags in ((), ALL[1:], ("somebody_elses",)):
+        assert seeing(*dags).get(f"{PREFIX}/attention.json").status_code == 403
     assert set(listed(seeing(*ALL[:2]))) == {"failed"}
     for dags in ((), ALL[:1], ALL):
         client = seeing(*dags)
@@ -439,10 +464,10 @@ def task(place: Place) -> Iterator[Callable[[str | None], None]]:
             insert(TaskInstance).values(**TASK, id=uuid4(), pool="spark", pool_slots=1, state=None)
         )
 
-    def put(state: str | None) -> None:
+    def put(state: str | None, **more: object) -> None:
         with create_session() as session:
             table = DagRun if state == "ended" else TaskInstance
-            own = {"state": "failed" if state == "ended" else state}
+            own = {"state": "failed" if state == "ended" else state, **more}
             session.execute(update(table).where(table.run_id == "r:1+0").values(**own))
 
     yield put
@@ -504,6 +529,38 @@ def test_pages_tell_running_queued_dead_and_waiting_runs_apart(
     hidden = seeing(ALL[0], ALL[2]).get(f"{PREFIX}/replays/by_day").text
     assert "cell waiting" in hidden
     assert UNFINISHED not in hidden
+
+
+def test_a_failed_try_between_two_retries_has_not_failed(
+    seeing: Callable[..., TestClient], lake: Lake, task: Callable[..., None]
+) -> None:
+    client, begin = seeing(*ALL), int(START.timestamp()) * 1_000_000
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    kept.claimed(UNFINISHED, None, Region(Box((begin + 2 * DAY_US,), (begin + 3 * DAY_US,))))
+    made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "replay", "try_number": 1}
+    kept.stepped(UNFINISHED, "failed", {"error": "CAP-BROKEN", "made_by": made})
+
+    def shown() -> tuple[bool, set[str]]:
+        """Whether it is listed as failed, and its state on pages."""
+        pages = [client.get(f"{PREFIX}{path}").text for path in (
+            "/runs", f"/runs/{UNFINISHED}", "/replays/by_day"
+        )]  # fmt: skip
+        found = re.findall(rf"{UNFINISHED}</a></td>\s*<td><span class=.badge (\w+)", pages[0])
+        found += re.findall(r"<h1>Run .*?<span class=.badge (\w+)", pages[1], re.DOTALL)
+        day = f"{START + timedelta(days=2):%Y-%m-%d}"
+        square = rf"data-since=.{day}[^>]*>\s*<title>[^<]*</title><rect class=.cell (\w+)"
+        found += re.findall(square, pages[2])
+        assert len(found) == 3
+        names = [item["name"] for item in listed(client).get("failed", [])]
+        return UNFINISHED in names, set(found)
+
+    for state, try_number, expected in (
+        ("up_for_retry", 1, "queued"), ("queued", 2, "queued"), ("running", 2, "running"),
+        # The try that has failed to make it may be at work on others.
+        ("running", 1, "failed"), ("failed", 2, "failed"),
+    ):  # fmt: skip
+        task(state, try_number=try_number)
+        assert shown() == (expected == "failed", {expected}), (state, try_number)
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])
@@ -798,8 +855,10 @@ def test_usual_fields_are_open_and_the_others_folded(seeing: Callable[..., TestC
     assert re.findall(r'name="([a-z_]+)"', open_) == usual
     titles = [re.search(r"<summary>([^<]+)<", part)[1] for part in folded]  # type: ignore[index]
     assert titles == [INPUT, OUTPUT, CHANGES, HOW]
-    # Descriptions are markdown in Airflow, and text here.
-    assert not re.search(r"[*`]", "".join(re.findall(r'about">([^<]+)<', form)))
+    # Descriptions are markdown in Airflow, and shown as such here.
+    about = re.findall(r'about">(.*?)</p>', form)
+    assert not re.search(r"[*`]", "".join(about))
+    assert "<em>Peers</em>" in "".join(about)
     # A section with something in it is open.
     assert [part.startswith(" open>") for part in folded] == [False, False, False, True]
 
@@ -869,14 +928,33 @@ def test_the_form_is_hidden_from_users_who_may_not_trigger(
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
 
 
+@pytest.fixture
+def asked(task: Callable[[str | None], None]) -> Callable[..., None]:
+    """Has the tasks `approve` and `publish` of a group be in a state, and the question answered."""
+
+    def put(state: str | None, publish: str | None = None, group: str = "", **answer: Any) -> None:
+        with create_session() as session:
+            session.execute(delete(HITLDetail))
+            session.execute(delete(TaskInstance).where(TaskInstance.task_id != "replay"))
+            for name, own in (("approve", state), ("publish", publish)):
+                ti = {**TASK, "task_id": group + name, "id": uuid4(), "state": own}
+                session.execute(insert(TaskInstance).values(**ti, pool="p", pool_slots=1))
+                if name == "approve" and state is not None:
+                    detail = {"ti_id": ti["id"], "options": ["Approve", "Reject"], "subject": "?"}
+                    session.execute(insert(HITLDetail).values(**detail, params={}, **answer))
+
+    return put
+
+
 def test_a_run_that_waits_is_decided_about_by_who_may(
-    seeing: Callable[..., TestClient], lake: Lake
+    seeing: Callable[..., TestClient], lake: Lake, asked: Callable[..., None]
 ) -> None:
     made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "first.replay"}
     kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
     kept.stepped(UNFINISHED, "intent", {"request": {}, "certificate": {}})
     kept.stepped(UNFINISHED, "audited", {"audit": {}})
     page = f"{PREFIX}/runs/{UNFINISHED}"
+    asked("awaiting_input", group="first.")
     # Airflow does not know a run of the command line.
     assert "data-decide" not in seeing(*ALL).get(page).text
     kept.stepped(UNFINISHED, "audited", {"audit": {}, "made_by": made})
@@ -890,9 +968,68 @@ def test_a_run_that_waits_is_decided_about_by_who_may(
     assert "data-decide" not in seeing(*ALL).get(page).text
 
 
-def test_who_has_triggered_a_run_is_not_offered_to_approve_it_where_others_have_to(
-    seeing: Callable[..., TestClient], lake: Lake, place: Place
+def test_what_has_come_of_a_question_takes_the_place_of_its_form(
+    seeing: Callable[..., TestClient], lake: Lake, asked: Callable[..., None]
 ) -> None:
+    made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "replay"}
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    kept.stepped(UNFINISHED, "intent", {"request": {}, "certificate": {}})
+    kept.stepped(UNFINISHED, "audited", {"audit": {}, "made_by": made})
+    client = seeing(*ALL)
+
+    def shown() -> tuple[str, str]:
+        """The sentence about the question, and after how many seconds it is looked at again."""
+        text = client.get(f"{PREFIX}/runs/{UNFINISHED}").text
+        assert "data-decide" not in text
+        assert "waits for a decision: in Airflow" not in text
+        [about] = re.findall("<p>([^/]*answered.*?)</p>", text, re.DOTALL)
+        [seconds] = re.findall(r"<main [^>]*?(?:data-refresh=.(\d+)|>)", text) or [""]
+        return " ".join(re.sub("<[^>]*>", "", about).split()), seconds
+
+    at = datetime(2024, 5, 3, 4, 5, tzinfo=UTC)
+    answer = {"responded_at": at, "responded_by": {"id": "7", "name": "ada"}}
+    approved = {**answer, "chosen_options": ["Approve"]}
+    lost = (
+        "has ended as failed: nothing was published. Clear it to try again, or use "
+        f"capstan publish {UNFINISHED} or capstan reject {UNFINISHED}."
+    )
+    said = "ada has answered Approve at 2024-05-03 04:05:00 UTC"
+    for given, more, expected, seconds in (
+        (("running",), {}, "Nobody has answered, as the task approve does not ask yet.", "30"),
+        (("scheduled",), approved, f"{said}; the task approve carries it out.", "5"),
+        (("success", "running"), approved, f"{said}; the task publish carries it out.", "5"),
+        (
+            ("failed",), approved,
+            f"{said}, and the task approve {lost}", "",
+        ),
+        (
+            ("success", "failed"), approved,
+            f"{said}, and the task publish {lost}", "",
+        ),
+        (
+            ("failed",), {},
+            f"Nobody has answered, and the task approve {lost}", "",
+        ),
+        (
+            ("success",), {"responded_at": at, "chosen_options": ["Reject"]},
+            "Nobody has answered in time, which counts as Reject; the task publish carries it out.",
+            "5",
+        ),
+    ):  # fmt: skip
+        asked(*given, **more)
+        assert shown() == (expected, seconds), given
+    asked("awaiting_input")
+    assert "data-decide" in client.get(f"{PREFIX}/runs/{UNFINISHED}").text
+    # What Airflow has not begun, or does not know any more, may be decided elsewhere.
+    asked(None)
+    text = client.get(f"{PREFIX}/runs/{UNFINISHED}").text
+    assert ("waits for a decision: in Airflow" in text, "data-decide" in text) == (True, False)
+
+
+def test_who_has_triggered_a_run_is_not_offered_to_approve_it_where_others_have_to(
+    seeing: Callable[..., TestClient], lake: Lake, place: Place, asked: Callable[..., None]
+) -> None:
+    asked("awaiting_input")
     with place.streams.open("a", encoding="utf-8") as file:
         file.write("    approve: others\n")
     made = {"dag": REPLAY_DAG, "dag_run": "r:1+0", "task": "replay"}
@@ -937,6 +1074,42 @@ def test_pages_have_actions_for_who_may_trigger_their_dag(
         assert parses(html.unescape(command)), command
     for client in (seeing(*ALL), seeing(*ALL, *dags, role="viewer")):
         assert '<form class="action"' not in client.get(f"{PREFIX}{page}").text
+
+
+def test_actions_are_offered_only_where_their_dag_is(seeing: Callable[..., TestClient]) -> None:
+    """A guest's Airflow may leave DAGs out, and one that was there may be gone."""
+    dags = [f"capstan_{kind}" for kind in ("audit", "rollback", "gaps")]
+    page = f"{PREFIX}/runs/{RUN}"
+    text = seeing(*ALL, *dags, here=[ALL[0], REPLAY_DAG, dags[1]]).get(page).text
+    assert re.findall(r"capstan_(\w+)/dagRuns", text) == ["rollback"]
+    assert "Replay again" in text
+    client = seeing(*ALL, *dags, here=ALL[:1])
+    text = client.get(page).text
+    assert ("/dagRuns" in text, "Replay again" in text) == (False, False)
+    for path in ("/", "/replays/by_day"):
+        text = client.get(f"{PREFIX}{path}").text
+        assert ("/dagRuns" in text, "/fill?" in text) == (False, False)
+    assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
+    with create_session() as session:
+        session.add(DagModel(dag_id=dags[0], is_paused=False, is_stale=True, bundle_name="b"))
+    assert "/dagRuns" not in client.get(page).text
+
+
+def test_a_paused_dag_is_unpaused_by_who_may(seeing: Callable[..., TestClient]) -> None:
+    given = {"dags": "capstan_gaps", "page": f"{PREFIX}/replays/by_day"}
+    for role, paused, runs, boxes in (
+        ("user", [], 2, 0), ("user", [given["dags"]], 2, 2), ("starter", [], 2, 0),
+        ("starter", [given["dags"]], 0, 0),
+    ):  # fmt: skip
+        text = seeing(*ALL, given["dags"], role=role, paused=paused).get(given["page"]).text
+        counts = text.count("/dagRuns"), text.count("data-unpause")
+        assert counts == (runs, boxes), role
+        asks = "capstan_gaps is paused, and its runs would wait: ask somebody who may edit"
+        assert (asks in text) == (runs == 0)
+        # What it would have done, the command still does.
+        assert 'data-command="capstan backfill by_day --gaps"' in text
+        actions = text[text.index('id="actions"') :]
+        assert actions.count('<button type="submit"') == runs
 
 
 def parses(command: str) -> bool:
@@ -987,6 +1160,101 @@ def test_what_the_overview_shows_is_read_ahead(
     # What is on a page of its own is read for that.
     assert client.get(f"{PREFIX}/streams/little").status_code == 200
     assert tables != []
+
+
+class Counted:
+    """The local file system as an object store, of which it counts what is opened."""
+
+    def __init__(self) -> None:
+        self.files = fs.LocalFileSystem()
+        self.opened: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    def open_input_stream(self, path: str) -> Any:
+        self.opened.append(path)
+        return self.files.open_input_stream(path)
+
+
+def test_a_second_look_reads_the_newest_entries_alone(
+    seeing: Callable[..., TestClient], lake: Lake, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many replays are declared: while something runs, a page asks again and again."""
+    more = [f"more_{n}" for n in range(5)]
+    with place.streams.open("a", encoding="utf-8") as file:
+        for name in more:
+            about = f"transform: by_day, target: {name}, since: 2024-05-01, until: 2024-05-06"
+            file.write(f'  {name}: {{stream: little, {about}, schedule: "@daily"}}\n')
+    client = seeing(*ALL, *(f"capstan_backfill__{name}" for name in more))
+    begin = int(START.timestamp()) * 1_000_000
+    day = Region(Box((begin,), (begin + DAY_US,)))
+    for n, name in enumerate(more):
+        kept = Books(lake, "little", lake.table(name), _claims=9 + n, _now=datetime.now(UTC))
+        kept.claimed(f"{name}-0a0a0a0a-1", None, day)
+    store, tables, claimed = Counted(), list[str](), list[object]()
+    monkeypatch.setattr("capstan.storage.lake._open", lambda path: (store, path))
+    monkeypatch.setattr("capstan.storage.ledger.claims._claim_states", counting(
+        claimed, claims._claim_states))  # fmt: skip
+    monkeypatch.setattr(deltalake.DeltaTable, "__init__", counting(
+        tables, deltalake.DeltaTable.__init__))  # fmt: skip
+    asks = {"X-Capstan-Follows": "1"}
+    text = client.get(f"{PREFIX}/").text
+    assert (text.count("badge running"), 'data-refresh="5"' in text) == (10, True)
+    assert all(name in text for name in more)
+    first = len(store.opened)
+    assert (first > 0, claimed != []) == (True, True)
+    for headers in (asks, {}):
+        for kept_of in (store.opened, tables, claimed):
+            kept_of.clear()
+        assert client.get(f"{PREFIX}/", headers=headers).text.count("badge running") == 10
+        assert (tables, claimed) == ([], [])
+        looks = Counter(path.rpartition("/")[0] for path in store.opened)
+        assert all("/_delta_log" in log for log in looks)
+        # The newest entry that is known, and that there is none after it.
+        assert max(looks.values()) == 2, looks
+
+
+def counting(calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose calls are listed by their second argument."""
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(given[1])
+        return function(*given, **named)
+
+    return counted
+
+
+def test_what_needs_attention_is_listed_again_every_half_minute_while_something_runs(
+    seeing: Callable[..., TestClient], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, asks = seeing(*ALL), {"X-Capstan-Follows": "1"}
+    day = int(START.timestamp()) * 1_000_000
+    kept = Books(lake, "little", lake.table("by_day"), _claims=9, _now=datetime.now(UTC))
+    moment = datetime.now(UTC)
+    monkeypatch.setattr("capstan.airflow.web.visit.now", lambda: moment)
+
+    def shown(**headers: str) -> tuple[bool, bool]:
+        """Whether the run is among what needs attention, and among the newest runs."""
+        text = client.get(f"{PREFIX}/", headers=headers).text
+        block, _, rest = text.partition('id="streams"')
+        return WAITS in block, WAITS in rest
+
+    assert shown() == (False, False)
+    kept.claimed(WAITS, [0, 1], Region(Box((day + DAY_US,), (day + 2 * DAY_US,))))
+    kept.stepped(WAITS, "intent", {"request": {}, "certificate": {}})
+    kept.stepped(WAITS, "audited", {})
+    moment += timedelta(seconds=30)
+    assert shown(**asks) == (False, True)
+    # Others see what they may see, and whoever opens the page sees it as it is.
+    assert set(listed(client)) == {"waiting", "gap", "stale"}
+    assert "Nothing needs attention" in seeing().get(f"{PREFIX}/", headers=asks).text
+    client = seeing(*ALL)
+    moment += timedelta(seconds=1)
+    assert shown(**asks) == (True, True)
+    kept.stepped(WAITS, "rejected", {})
+    assert shown(**asks) == (True, True)
+    assert shown() == (False, True)
 
 
 def test_the_first_request_of_a_process_has_it_read(

@@ -23,12 +23,14 @@ def log_path(by: MadeBy) -> str:
     return f"{task_path(by.dag, by.dag_run, by.task, by.map_index)}?try_number={by.try_number}"
 
 
-def decision_path(by: MadeBy) -> str:
-    """Where the API takes the decision about a run that a task has left waiting.
-
-    The task `approve` is in the same task group.
-    """
+def task_beside(by: MadeBy, name: str) -> str:
+    """The id of another task in the group of the one that has made something."""
     group, _, _ = by.task.rpartition(".")
+    return f"{group}.{name}" if group else name
+
+
+def decision_path(by: MadeBy) -> str:
+    """Where the API takes the decision about a run that a task has left waiting."""
     run = f"dags/{quote(by.dag, safe='')}/dagRuns/{quote(by.dag_run, safe='')}"
-    task = quote(f"{group}.approve" if group else "approve", safe="")
+    task = quote(task_beside(by, "approve"), safe="")
     return f"api/v2/{run}/taskInstances/{task}/{by.map_index}/hitlDetails"

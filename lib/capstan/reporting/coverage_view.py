@@ -22,9 +22,9 @@ from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import Activity
-from capstan.reporting.concurrently import read_each
 from capstan.reporting.formatting import short_bound
 from capstan.reporting.run_view import RunView, list_claimed, list_runs
+from capstan.reporting.stream_view import read_each
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
 

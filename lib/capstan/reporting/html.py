@@ -22,6 +22,7 @@ from capstan.core.config import ProjectConfig, split_streams
 from capstan.core.times import Coordinate
 from capstan.errors.shell_command import shell_line
 from capstan.reporting import airflow_paths, formatting, plots, summaries
+from capstan.reporting.attention.items import SEARCHES
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.run_view import RunView, view_run
 from capstan.reporting.stream_view import StreamHistory, clock_lag, least_held, view_stream
@@ -38,6 +39,7 @@ STATIC = {
 """Static files of the pages, with their media types."""
 
 _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+(\.[0-9]+)?Z")
+_PROSE = re.compile(r"`([^`]+)`|(?<![\w*(])\*(\w[\w ]*)\*(?![\w*])")
 _ZEROS = re.compile(r"\.0+Z$")
 
 
@@ -73,12 +75,14 @@ def environment() -> Environment:
         value=formatting.value_text,
         row=formatting.row_text,
         brief=formatting.brief_text,
+        prose=prose_markup,
         tenths=lambda length: f"{length:.1f}",
         titled=_titled,
     )
     environment.globals.update(
         airflow_paths=airflow_paths, formatting=formatting, summaries=summaries, plots=plots,
         least_held=least_held, bounds=bounds_markup, coordinate=coordinate_markup,
+        searches=SEARCHES,
         clock_lag=lambda view: clock_lag(view, datetime.now(UTC)),
     )  # fmt: skip
     return environment
@@ -86,6 +90,17 @@ def environment() -> Environment:
 
 def _titled(facts: Iterable[summaries.Fact]) -> list[summaries.Fact]:
     return [(name.capitalize(), value) for name, value in facts]
+
+
+def prose_markup(value: object) -> Markup:
+    """A text of a person or a program, with `code` and *emphasis* as markdown has them."""
+    shown, text, end = Markup(), str(value or ""), 0
+    for mark in _PROSE.finditer(text):
+        name = "em" if mark[1] is None else "code"
+        part = Markup(f"<{name}>{{}}</{name}>").format(mark[1] or mark[2])  # noqa: S704
+        shown += text[end : mark.start()] + part
+        end = mark.end()
+    return shown + text[end:]
 
 
 def moment_markup(at: datetime | None) -> Markup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -14,7 +16,6 @@ from capstan.core.config import ProjectConfig
 from capstan.core.json_object import Json
 from capstan.core.times import Antichain, Coordinate, Kind, TimeType
 from capstan.errors import CapstanError
-from capstan.reporting.concurrently import read_each
 from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache, kept_facts
@@ -161,6 +162,8 @@ class NoView:
 
 
 _View = TypeVar("_View", bound=StreamView)
+_Read = TypeVar("_Read")
+_AT_ONCE = 8
 _CACHE: VersionedCache[StreamHistory] = VersionedCache()
 _VIOLATIONS: VersionedCache[tuple[KnownViolation, ...]] = VersionedCache()
 
@@ -215,6 +218,15 @@ def view_streams(
 ) -> list[StreamHistory | NoView]:
     """Read several streams with their histories, concurrently; they keep their order."""
     return _each(lake, config, names, lambda name, about: _cached(lake, name, about))
+
+
+def read_each(names: Iterable[str], read: Callable[[str], _Read]) -> list[_Read]:
+    """Read things of several names concurrently, in their order; all know what is known here."""
+    listed = list(names)
+    # A context is that of one thread at a time.
+    contexts = [copy_context() for _ in listed]
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(lambda name, own: own.run(read, name), listed, contexts))
 
 
 def _each(

@@ -31,6 +31,7 @@ from capstan.reporting.html import (
     STATIC,
     bounds_markup,
     environment,
+    prose_markup,
     render,
     report_policy,
     run_report,
@@ -818,3 +819,35 @@ def test_what_is_served_beside_pages_is_there():
     assert {name for name in STATIC if static(name)} == set(STATIC)
     with pytest.raises(KeyError):
         static("../rendering.py")
+
+
+@pytest.mark.parametrize(
+    ("icon", "backgrounds"),
+    # Of Airflow's navigation, with and without the page chosen.
+    [("icon.svg", ("#ffffff", "#3c5b89")), ("icon-dark.svg", ("#171d2c", "#3c5b89"))],
+)
+def test_an_icon_is_seen_where_airflow_shows_it(icon, backgrounds):
+    strokes = re.findall('stroke="(#[0-9a-f]+)"', static(icon))
+    colours = [f"#{c[1] * 2}{c[2] * 2}{c[3] * 2}" if len(c) == 4 else c for c in strokes]
+    for background in backgrounds:
+        assert max(contrast(colour, background) for colour in colours) >= 3, background
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "as *Peers* says, or `capstan runs`",
+            "as <em>Peers</em> says, or <code>capstan runs</code>",
+        ),
+        ("*Declared replay*.", "<em>Declared replay</em>."),
+        ("count(*) of sum(*) and 2 * 3 * 4", "count(*) of sum(*) and 2 * 3 * 4"),
+        ("/data/*/a*b*c", "/data/*/a*b*c"),
+        ("2*b* c", "2*b* c"),
+        ("<b>`<i>`*x*", "&lt;b&gt;<code>&lt;i&gt;</code><em>x</em>"),
+        ("one ` alone", "one ` alone"),
+        (None, ""),
+    ],
+)
+def test_emphasis_and_code_in_a_text_are_shown_as_such(text, shown):
+    assert str(prose_markup(text)) == shown

@@ -16,7 +16,7 @@ FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "remove
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskPlace:
     """A task of a DAG run, whatever its try; or the DAG run, if the task is not known."""
 
     dag: str
@@ -25,7 +25,7 @@ class Place:
     map_index: int = -1
 
     @classmethod
-    def of(cls, by: MadeBy) -> Place:
+    def of(cls, by: MadeBy) -> TaskPlace:
         """What has a run made."""
         where = (by.task, by.map_index) if by.task else ()
         return cls(by.dag, by.dag_run, *where)
@@ -39,14 +39,14 @@ class KnownTask:
     try_number: int = 0
 
 
-Look = Callable[[set[Place]], Mapping[Place, KnownTask]]
+Look = Callable[[set[TaskPlace]], Mapping[TaskPlace, KnownTask]]
 """Finds the tasks in some places that are there."""
 
 
 def inform(views: Sequence[RunView], look: Look) -> list[RunView]:
     """Runs with the progress of the tasks that have them made."""
     makers = {view.run: view.made_by for view in views if view.state in ASKED_ABOUT}
-    places = {run: Place.of(by) for run, by in makers.items() if by is not None and by.dag_run}
+    places = {run: TaskPlace.of(by) for run, by in makers.items() if by is not None and by.dag_run}
     known = look(set(places.values())) if places else {}
     return [
         view if view.run not in places else _with_task(view, known.get(places[view.run]))
@@ -78,8 +78,8 @@ def progress_of(state: str | None) -> TaskProgress:
 def seen_by_task(ti: Any) -> Look:
     """What a running task can find out, which has no access to the database."""
 
-    def look(places: set[Place]) -> Mapping[Place, KnownTask]:
-        by_dag: dict[str, list[Place]] = defaultdict(list)
+    def look(places: set[TaskPlace]) -> Mapping[TaskPlace, KnownTask]:
+        by_dag: dict[str, list[TaskPlace]] = defaultdict(list)
         for place in places:
             if place.task:
                 by_dag[place.dag].append(place)
@@ -88,7 +88,9 @@ def seen_by_task(ti: Any) -> Look:
     return look
 
 
-def _states(ti: Any, dag: str, places: Sequence[Place]) -> Iterable[tuple[Place, KnownTask]]:
+def _states(
+    ti: Any, dag: str, places: Sequence[TaskPlace]
+) -> Iterable[tuple[TaskPlace, KnownTask]]:
     runs, tasks = ({getattr(place, name) for place in places} for name in ("dag_run", "task"))
     found = ti.get_task_states(dag_id=dag, run_ids=sorted(runs), task_ids=sorted(tasks))
     for place in places:

@@ -30,6 +30,7 @@ class Action:
         confirm: What has to be ticked before; empty for nothing.
         fields: Texts to fill in, as parameters and options of the command: titles by name.
         paused: Whether the DAG is paused, so that its runs wait.
+        may_unpause: Whether the user may unpause it.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Action:
     confirm: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
+    may_unpause: bool = False
 
     @property
     def dag(self) -> str:

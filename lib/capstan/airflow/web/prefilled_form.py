@@ -24,8 +24,6 @@ from capstan.reporting.formatting import short_bound
 _LONGEST = 2_000
 # Any other text stays text, which a request rejects.
 _WHOLE = re.compile(r"-?[0-9]+")
-# Of markdown, which this page does not render.
-_MARKS = re.compile(r"[*`]")
 _HIDDEN = "a run that you may not see"
 
 
@@ -135,7 +133,7 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> FormField:
     return FormField(
         name,
         str(schema.get("title") or name),
-        _MARKS.sub("", str(schema.get("description_md") or param.description or "")),
+        str(schema.get("description_md") or param.description or ""),
         kind,
         value if isinstance(value, bool) else "" if value is None else str(value),
         options,

@@ -133,7 +133,11 @@ def overview(visit: Visited) -> Response:
 def attention(visit: Visited) -> Response:
     """What needs a person, of what the user may see."""
     visit.lake.require()
-    listed = visit.attention(visit.streams(), visit.coverages(), visit.runs())
+    streams = visit.streams()
+    if not streams and stream_names(visit.lake, visit.declared):
+        # To a program, an empty list would say that all is well.
+        raise refuse()
+    listed = visit.attention(streams, visit.coverages(), visit.runs())
     return JSONResponse(listed.to_json())
 
 
@@ -249,13 +253,12 @@ def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
     view = visit.run(name)
     may_replay = visit.permissions.may_trigger("replay")
-    decision, may_approve = visit.decision(view)
+    question = visit.question(view)
     return visit.page(
         "run.html",
         view=view,
-        refresh=refresh_after([view.activity]),
-        decision=decision,
-        may_approve=may_approve,
+        refresh=refresh_after([view.activity if question is None else question.activity]),
+        question=question,
         again=actions.again(view) if may_replay else "",
         actions=visit.allowed(actions.of_run(view)),
     )

@@ -17,9 +17,11 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from capstan.airflow.settings import dag_id
@@ -28,6 +30,7 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.errors.translation import to_capstan_error
 from capstan.reporting.html import inline_style, render, report_policy
 from capstan.reporting.run_view import Owner, RunView
+from capstan.storage.stored_log import remembering
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -106,14 +109,20 @@ class Permissions:
         return {owner for owner, dags in needed.items() if dags <= readable}
 
     def may_trigger(self, kind: str) -> bool:
-        """Whether the user may trigger Capstan's DAG of a kind, such as `replay`."""
-        return self._may("POST", dag_id(kind), DagAccessEntity.RUN)
+        """Whether this Airflow has Capstan's DAG of a kind, and the user may trigger it."""
+        dag = dag_id(kind)
+        # An Airflow may have left the DAG out; nobody could trigger it there.
+        return dag in find_paused([dag]) and self._may("POST", dag, DagAccessEntity.RUN)
+
+    def may_unpause(self, kind: str) -> bool:
+        """Whether the user may unpause Capstan's DAG of a kind."""
+        return self._may("PUT", dag_id(kind))
 
     def may_decide(self, dag: str) -> bool:
         """Whether the user may answer what runs of a DAG ask."""
         return self._may("PUT", dag, DagAccessEntity.HITL_DETAIL)
 
-    def _may(self, method: ResourceMethod, dag: str, entity: DagAccessEntity) -> bool:
+    def _may(self, method: ResourceMethod, dag: str, entity: DagAccessEntity | None = None) -> bool:
         return get_auth_manager().is_authorized_dag(
             method=method,
             access_entity=entity,
@@ -122,9 +131,13 @@ class Permissions:
         )
 
 
-def paused(dags: Collection[str]) -> set[str]:
-    """The DAGs, of those given, that are paused: their runs wait."""
-    return set(DagModel.get_paused_dag_ids(list(dags))) if dags else set()
+def find_paused(dags: Collection[str]) -> dict[str, bool]:
+    """Whether each DAG is paused, so that its runs wait; of those given that Airflow has."""
+    query = select(DagModel.dag_id, DagModel.is_paused).where(
+        DagModel.dag_id.in_(dags), DagModel.is_stale.is_(False)
+    )
+    with create_session() as session:
+        return {dag: bool(paused) for dag, paused in session.execute(query)}
 
 
 def _run_dag(name: str | None, config: ProjectConfig) -> str:
@@ -176,7 +189,9 @@ def guard(app: FastAPI) -> None:
 async def _with_headers(
     request: Request, respond: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    response = await respond(request)
+    # One page asks for the same ledgers once for each replay.
+    with remembering():
+        response = await respond(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response

@@ -10,7 +10,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
-from capstan.airflow.tasks.run_progress import FINISHED, KnownTask, Place, inform, progress_of
+from capstan.airflow.tasks.run_progress import FINISHED, KnownTask, TaskPlace, inform, progress_of
 from capstan.reporting.activity import TaskProgress
 from capstan.reporting.run_view import RunView
 
@@ -23,7 +23,7 @@ def informed(views: Sequence[RunView]) -> list[RunView]:
     return inform(views, _look)
 
 
-def _look(places: set[Place]) -> Mapping[Place, KnownTask]:
+def _look(places: set[TaskPlace]) -> Mapping[TaskPlace, KnownTask]:
     """Those tasks and DAG runs that are there."""
     tasks = [astuple(place) for place in places if place.task]
     runs = [(place.dag, place.dag_run) for place in places if not place.task]
@@ -33,9 +33,9 @@ def _look(places: set[Place]) -> Mapping[Place, KnownTask]:
     of_runs = select(*_RUN, DagRun.state).where(tuple_(*_RUN).in_(runs))
     with create_session() as session:
         known = {
-            Place(*row[:-2]): KnownTask(progress_of(row[-2]), row[-1])
+            TaskPlace(*row[:-2]): KnownTask(progress_of(row[-2]), row[-1])
             for row in session.execute(of_tasks)
         }
         # One that goes on may have a task at work, or not.
-        ended = [Place(*row[:-1]) for row in session.execute(of_runs) if row[-1] in FINISHED]
+        ended = [TaskPlace(*row[:-1]) for row in session.execute(of_runs) if row[-1] in FINISHED]
     return {**known, **dict.fromkeys(ended, KnownTask(TaskProgress.OVER))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +19,13 @@ from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.lake_queries import approving_replay
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.actions import Action
-from capstan.airflow.web.security import Permissions, paused, rendered
+from capstan.airflow.web.question import Question, ask
+from capstan.airflow.web.security import Permissions, find_paused, rendered
 from capstan.airflow.web.task_progress import informed
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.activity import Activity
-from capstan.reporting.airflow_paths import decision_path
 from capstan.reporting.attention.gather import list_attention
 from capstan.reporting.attention.items import AttentionList
 from capstan.reporting.coverage_view import Coverage, NoCoverage, view_coverages
@@ -33,7 +34,15 @@ from capstan.reporting.lists.run_search import RunSearch
 from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import RunView, list_claimed, view_run
 from capstan.reporting.stream_view import NoView, StreamHistory, stream_names, view_streams
+from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.tables import now
+
+FOLLOWS = "X-Capstan-Follows"
+"""The header by which a page's script asks again, while something runs."""
+
+_AGE = timedelta(seconds=30)
+_LISTED: VersionedCache[AttentionList] = VersionedCache()
 
 
 def current_settings() -> Settings:
@@ -65,22 +74,29 @@ class Visit:
         return HTMLResponse(text)
 
     def allowed(self, listed: Iterable[Action]) -> list[Action]:
-        """The actions, of those given, whose DAG the user may trigger."""
+        """The actions, of those given, whose DAG is here, and the user may trigger."""
         allowed = [each for each in listed if self.permissions.may_trigger(each.kind)]
-        waiting = paused({each.dag for each in allowed})
-        return [replace(each, paused=each.dag in waiting) for each in allowed]
+        paused = find_paused({each.dag for each in allowed})
+        return [
+            replace(
+                each,
+                paused=paused.get(each.dag, False),
+                may_unpause=self.permissions.may_unpause(each.kind),
+            )
+            for each in allowed
+        ]
 
-    def decision(self, run: RunView) -> tuple[str, bool]:
-        """Where Airflow takes the user's decision about a run, and whether the user may approve.
-
-        Empty if it takes none.
-        """
+    def question(self, run: RunView) -> Question | None:
+        """What Airflow asks about a run that waits, and what has come of it; None for nothing."""
         by = run.made_by if run.activity is Activity.WAITING else None
-        if by is None or by.task == "" or not self.permissions.may_decide(by.dag):
-            return "", False
-        asked = approving_replay(self.settings, run.target)
-        others = asked is not None and asked.approve == "others"
-        return decision_path(by), not (others and by.user == self.permissions.user.get_name())
+        if by is None or by.task == "":
+            return None
+        approving = approving_replay(self.settings, run.target)
+        others = approving is not None and approving.approve == "others"
+        mine = others and by.user == self.permissions.user.get_name()
+        return replace(
+            ask(by), may_answer=self.permissions.may_decide(by.dag), may_approve=not mine
+        )
 
     def streams(self) -> list[StreamHistory | NoView]:
         """The streams that the user may see."""
@@ -106,9 +122,19 @@ class Visit:
         replays: Sequence[Coverage | NoCoverage],
         runs: RunHeads,
     ) -> AttentionList:
-        """What needs a person of these, which the user may see."""
-        lake, declared = self.lake, self.declared
-        return list_attention(lake, declared, streams, replays, runs, informed=informed)
+        """What needs a person of these, which the user may see.
+
+        For a page that follows what runs, it may be half a minute old.
+        """
+        lake, declared, moment = self.lake, self.declared, now()
+        names = tuple(view.name for view in streams), tuple(v.declared.name for v in replays)
+        seen = (lake.root, *names, frozenset(runs.owners))
+        state, listed = _LISTED.entry(seen) or (None, None)
+        fresh = isinstance(state, datetime) and moment - state <= _AGE
+        if listed is None or not fresh or FOLLOWS not in self.request.headers:
+            listed = list_attention(lake, declared, streams, replays, runs, informed=informed)
+            _LISTED.put(seen, moment, listed)
+        return listed
 
     def found(self, runs: RunHeads, search: RunSearch, number: int, size: int) -> ListPage[RunView]:
         """A page of some runs as a search finds them, with what goes on with each."""

@@ -155,7 +155,8 @@ def test_files_that_were_read_elsewhere_are_refused(place: Place, tmp_path: Path
     place.read("a.parquet")
     place.read("2024/05/b c.parquet")
     before, seen = place.folder, seen_files(place.tape)
-    place.lay("later.parquet")
+    # A file of the same name in another folder of the same source is a file of its own.
+    place.lay("later.parquet", "b c.parquet", modified=OLD + 5)
     require_same_place(place.listing, seen, place.tape)
     place.folder = tmp_path / "copies" / "src"
     for content, name, moved in (
