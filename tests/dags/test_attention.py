@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from capstan.airflow.dags.attention import AttentionOperator, attention_dags
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskBrokenError
+from capstan.airflow.tasks.run_progress import TaskPlace, seen_by_task
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.reporting.activity import TaskProgress
 from capstan.storage.lake import Lake
 from tests.support import recorded_tapes
 from tests.support.jvmless_lake import FIRST, Books, lay_tape
@@ -230,3 +233,21 @@ def test_without_a_lake_nothing_is_told(
     with pytest.raises(AirflowSkipException, match="no lake yet"):
         execute(dag.get_task("look"), context())
     assert alerts.told == []
+
+
+def test_many_tasks_are_asked_about_in_turn() -> None:
+    class Told:
+        asked: list[int] = []  # noqa: RUF012
+
+        def get_task_states(self, *, run_ids: list[str], **_: object) -> dict[str, dict[str, str]]:
+            self.asked.append(len(run_ids))
+            if "r-000" in run_ids:
+                raise AirflowRuntimeError(ErrorResponse())
+            return {run: {"t": "running"} for run in run_ids}
+
+    places = {TaskPlace("d", f"r-{number:03}", "t") for number in range(120)}
+    known = seen_by_task(Told())(places)
+    assert Told.asked == [50, 50, 20]
+    # Of those that Airflow does not tell, nothing is known.
+    assert sorted(place.dag_run for place in known) == [f"r-{n:03}" for n in range(50, 120)]
+    assert {task.progress for task in known.values()} == {TaskProgress.RUNNING}

@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,7 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
         _python(),
         _found("Java", _java),
         _found("Spark", _spark_series),
+        _package("delta-spark", f"{DELTA_VERSION.rpartition('.')[0]}.*"),
         _found("Delta jars", lambda: ", ".join(jar.name for jar in jars.delta_jars())),
         _found("Kafka jars", partial(_fetched, jars.KAFKA)),
         _found("S3 jars", partial(_fetched, jars.S3)),
@@ -89,11 +91,15 @@ def _spark_series() -> str:
     return f"{version}, with Delta {DELTA_VERSION} and Hadoop {series.hadoop}"
 
 
-def _package(name: str) -> Diagnosis:
+def _package(name: str, versions: str = "*") -> Diagnosis:
     try:
-        return Diagnosis(name, True, metadata.version(name))
+        version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Diagnosis(name, False, "not installed", packages("spark"))
+    if fnmatch(version, versions):
+        return Diagnosis(name, True, version)
+    problem = f"Capstan does not work with version {version}"
+    return Diagnosis(name, False, problem, packages("spark"))
 
 
 def _fetched(connector: jars.Jars) -> str:

@@ -53,6 +53,17 @@ def test_an_unsupported_version_is_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
     assert diagnosis.remedy
 
 
+def test_a_package_of_another_delta_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+    monkeypatch.setattr(
+        doctor.metadata, "version", lambda name: "4.3.0" if name == "delta-spark" else real(name)
+    )
+    diagnosis = of(diagnose(None), "delta-spark")
+    assert not diagnosis.ok
+    assert "4.3.0" in diagnosis.detail
+    assert diagnosis.remedy
+
+
 def test_a_missing_package_is_wrong_except_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)

@@ -25,9 +25,9 @@ class ApproveOperator(ApprovalOperator):
     """Asks a person whether to publish a run that waits after its audit.
 
     It shows the certificate so far, the audit with its checks, and what publishing would change.
-    While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the job
-    `publish`: the decision, by whom and when. A rejection has to be recorded too, so downstream
-    tasks are not skipped. The task itself is skipped if no run waits.
+    While waiting it holds no slot; Airflow 3.2 needs a triggerer for it. Its XCom is the request of
+    the job `publish`: the decision, by whom and when. A rejection has to be recorded too, so
+    downstream tasks are not skipped. The task itself is skipped if no run waits.
 
     If others have to approve, the approval of who has triggered the DAG run fails the task with
     `CAP-APPROVER`; clear it to ask again. A rejection counts from anybody.

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+
 from capstan.reporting.activity import ASKED_ABOUT, TaskProgress
 from capstan.reporting.run_view import RunView
 from capstan.storage.ledger.made_by import MadeBy
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 """States in which a task has ended."""
+
+# The names of runs are part of an address, of which servers take some 8 kB.
+_ASKED_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,20 @@ def seen_by_task(ti: Any) -> Look:
 def _states(
     ti: Any, dag: str, places: Sequence[TaskPlace]
 ) -> Iterable[tuple[TaskPlace, KnownTask]]:
-    runs, tasks = ({getattr(place, name) for place in places} for name in ("dag_run", "task"))
-    found = ti.get_task_states(dag_id=dag, run_ids=sorted(runs), task_ids=sorted(tasks))
+    tasks = sorted({place.task for place in places})
+    by_run = sorted(places, key=lambda place: place.dag_run)
+    for start in range(0, len(by_run), _ASKED_AT_ONCE):
+        yield from _states_of_few(ti, dag, tasks, by_run[start : start + _ASKED_AT_ONCE])
+
+
+def _states_of_few(
+    ti: Any, dag: str, tasks: Sequence[str], places: Sequence[TaskPlace]
+) -> Iterable[tuple[TaskPlace, KnownTask]]:
+    runs = sorted({place.dag_run for place in places})
+    try:
+        found = ti.get_task_states(dag_id=dag, run_ids=runs, task_ids=tasks)
+    except AirflowRuntimeError:
+        return  # What Airflow does not tell is not known: the runs are listed as before.
     for place in places:
         mapped = f"{place.task}_{place.map_index}" if place.map_index >= 0 else place.task
         states = found.get(place.dag_run, {})

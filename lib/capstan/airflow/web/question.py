@@ -15,7 +15,8 @@ from capstan.reporting.activity import Activity
 from capstan.reporting.airflow_paths import decision_path, task_beside, task_path
 from capstan.storage.ledger.made_by import MadeBy
 
-_ASKING = frozenset({TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED})
+# Airflow 3.2 knows the second one alone.
+_ASKING = frozenset({"awaiting_input", "deferred"})
 _LOST = State.finished - {TaskInstanceState.SUCCESS}
 
 

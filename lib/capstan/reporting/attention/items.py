@@ -121,7 +121,7 @@ class AttentionList:
     @property
     def error(self) -> CheckFailedError | None:
         """The error of a list with entries; None for an empty one."""
-        return needs_attention(self.items, self.total) if self.total else None
+        return needs_attention(self.items, self.total, self.older) if self.total else None
 
     def to_json(self) -> dict[str, object]:
         """The list as a JSON object."""
@@ -143,16 +143,22 @@ class AttentionList:
         return replace(self, items=tuple(kept))
 
 
-def needs_attention(items: Iterable[AttentionItem], total: int) -> CheckFailedError:
-    """The error that names some entries, of which there are `total`."""
+def needs_attention(items: Iterable[AttentionItem], total: int, older: int = 0) -> CheckFailedError:
+    """The error that names some entries, of which there are `total`.
+
+    Of these, `older` are runs that are only counted.
+    """
     listed = list(items)
     lines = [item.line for item in listed[:_NAMED]]
-    more = total - len(lines)
+    more = total - len(lines) - older
+    if more:
+        lines.append(f"and {number(more)} more")
+    if older:
+        lines.append(f"and the oldest {number(older)} runs, {UNCOMPARED}")
     return CheckFailedError(
         "CAP-ATTENTION",
         f"{number(total)} {'thing needs' if total == 1 else 'things need'} a person: "
-        + "; ".join(lines)
-        + (f"; and {number(more)} more" if more else ""),
+        + "; ".join(lines).removeprefix("and "),
         "see `capstan status`, or the page Capstan in Airflow, for what to do about each",
         attention=[item.to_json() for item in listed],
     )

@@ -58,9 +58,11 @@ def find_unfinished(heads: RunHeads, now: datetime, informed: Informed = list) -
     """
     waiting = heads.in_state("audited")
     ended = heads.in_state("failed", *_CUT_OFF).since(now - LISTED_FOR)
-    ended, older = ended.first(LOOKED_AT), ended.without(ended.first(LOOKED_AT).names)
+    newest = ended.first(LOOKED_AT)
+    older, ended = ended.without(newest.names), newest
     if len(ended):
-        held = {claim.run for claim in claims.active(heads.lake)}.intersection(ended.names)
+        claimed = {claim.run for claim in claims.active(heads.lake)}
+        older, held = older.without(claimed), claimed.intersection(ended.names)
         retried = ended.in_state("failed").since(now - _RETRIED_FOR).names
         # A claim lasts for hours after its process; of tasks that have ended, Airflow knows more.
         # It also knows which are tried again.

@@ -102,11 +102,12 @@
     }
   };
 
+  const isPlain = (event) => !event.shiftKey && !event.ctrlKey && !event.metaKey;
   document.addEventListener("pointerdown", (event) => {
     end();
     drag = null;
     const cell = cellOf(event.target);
-    if (cell && event.isPrimary && event.button === 0 && !event.shiftKey && bounds().length) {
+    if (cell && event.isPrimary && event.button === 0 && isPlain(event) && bounds().length) {
       const touch = event.pointerType === "touch";
       drag = { from: cell, pointer: event.pointerId, touch, goes: true, chooses: false };
       drag.rest = touch ? window.setTimeout(begin, REST) : undefined;

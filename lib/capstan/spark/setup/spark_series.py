@@ -41,7 +41,6 @@ SERIES = (
     SparkSeries("4.2", "4.2.0", "3.5.0", True, "2.35.4"),
 )
 NEWEST = SERIES[-1]
-SUPPORTED = f"Spark {SERIES[0].name} to {NEWEST.name}"
 
 
 def installed_version() -> str:
@@ -79,7 +78,7 @@ def require_series(version: str) -> SparkSeries:
     if found is None:
         raise SystemFailureError(
             "CAP-SPARK-VERSION",
-            f"Capstan does not run on Spark {version}, but on {SUPPORTED.removeprefix('Spark ')}",
+            f"Capstan does not run on Spark {version}, but on {SERIES[0].name} to {NEWEST.name}",
             packages("spark"),
             version=version,
         )

@@ -265,8 +265,8 @@ def active(lake: Lake, target: str | None = None) -> list[Claim]:
         return _active(lake, target)
     # Pages ask for each of hundreds of replays. Without a new row, a claim only expires.
     state = tuple(newest_entry(lake.ledger(name)) for name in ("claims", "runs", "tables"))
-    found = _ACTIVE.get((lake.root, target), state, lambda: _active(lake, target))
-    return [claim for claim in found if claim.expires > now()]
+    found = _ACTIVE.get(lake.root, state, lambda: _active(lake, None))
+    return [c for c in found if c.expires > now() and target in (None, c.scope.target)]
 
 
 def _active(lake: Lake, target: str | None) -> list[Claim]:

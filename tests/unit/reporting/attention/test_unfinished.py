@@ -158,6 +158,16 @@ def test_of_very_many_the_oldest_are_counted_and_not_looked_at(books, monkeypatc
     assert (actual.dead.names, actual.failed.names, len(actual.older)) == ([], [], 2)
 
 
+def test_a_run_that_is_at_work_is_not_among_the_oldest(books, monkeypatch):
+    monkeypatch.setattr("capstan.reporting.attention.unfinished.LOOKED_AT", 1)
+    begun(books, "t-0000000a-1", [0], days(0, 1), lives=timedelta(days=36_500))
+    for day, name in enumerate("bc", 1):
+        books.failed(f"t-0000000{name}-1", [0], days(day, day + 1))
+    actual = find_unfinished(read_heads(books.lake), NOW)
+    assert actual.failed.names == ["t-0000000c-1"]
+    assert actual.older.names == ["t-0000000b-1"]
+
+
 def test_an_approved_run_whose_claim_has_expired_is_dead(books):
     begun(books, "t-0000000a-1", [0], days(0, 1))
     books.stepped("t-0000000a-1", "audited", {})

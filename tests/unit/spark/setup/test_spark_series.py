@@ -111,5 +111,5 @@ def test_the_table_says_what_the_installed_spark_has() -> None:
 def test_patch_versions_are_taken_as_they_appear() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     least, most = SERIES[0].name, NEWEST.name.split(".")
-    expected = f"pyspark>={least},<{most[0]}.{int(most[1]) + 1}"
+    expected = f"pyspark>={least}.1,<{most[0]}.{int(most[1]) + 1}"
     assert expected in project["optional-dependencies"]["spark"]
