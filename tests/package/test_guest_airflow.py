@@ -112,6 +112,9 @@ def test_a_replay_by_form_is_published(captured: Guest) -> None:
     assert isinstance(certificate, dict)
     assert certificate["published"]
     assert len(captured.rows("oslo_orders")) == certificate["records"] > 0
+    # Its pages are there, too.
+    listed = captured.rest.send("GET", "/capstan/attention.json")
+    assert listed["lake"] == str(captured.lake)
 
 
 def test_six_days_are_filled_by_a_backfill(captured: Guest) -> None:
