@@ -17,8 +17,9 @@ from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stamp_checks import timeless_records
 from capstan.replay.planning.stream_input import StreamInput, total_content
-from capstan.storage.delta.arrow_scan import rows_of
+from capstan.storage.delta.arrow_scan import merge_batches, rows_of
 from capstan.storage.late.late_rows import kept_late
+from capstan.storage.late.settled import dropped_rows, without
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.tape.index import ContentSummary
@@ -155,9 +156,12 @@ def late_in(
         chosen |= dataset.field("worker").is_null()
         within |= ~is_timed(tape.time_type)
     counts: Counter[str] = Counter()
-    scan = rows_of(tape.paths.late).scanner(["time", "reason"], filter=kept & chosen & within)
-    for batch in scan.to_batches():
-        for reason in _inside(batch, tape.time_type, region).column("reason").value_counts():
+    dropped = dropped_rows(tape, cut)
+    columns = ["time", "reason", *(["batch", "pos"] if dropped.num_rows else [])]
+    scan = rows_of(tape.paths.late).scanner(columns, filter=kept & chosen & within)
+    for batch in merge_batches(scan.to_batches()):
+        rows = _inside(without(batch, dropped), tape.time_type, region)
+        for reason in rows.column("reason").value_counts():
             counts[reason["values"].as_py()] += reason["counts"].as_py()
     return counts
 

@@ -14,7 +14,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
-from capstan.storage.late.settled import dropped_rows, is_among
+from capstan.storage.late.settled import dropped_rows, without
 from capstan.storage.tape.bounds import fit, interval, only_value
 from capstan.storage.tape.feed import reinjected_before
 from capstan.storage.tape.tape import Cut, Tape
@@ -24,16 +24,19 @@ _CAUSE = ("field", "error", "file")
 
 
 def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
-    """The condition on `late` for records that were read up to a cut and are not on tape."""
-    return _kept(cut, reinjected_before(tape, cut), dropped_rows(tape, cut))
+    """The condition on `late` for records that were read up to a cut and are not on tape.
+
+    Those that were dropped are not told by a condition: `settled.without` takes them away.
+    """
+    return _kept(cut, reinjected_before(tape, cut))
 
 
-def _kept(cut: Cut, before: int, dropped: pa.Table) -> dataset.Expression:
+def _kept(cut: Cut, before: int) -> dataset.Expression:
     batch = dataset.field("batch")
     kept = batch <= cut.batch
     if before:
         kept &= (batch >= before) | (dataset.field("reason") != "late")
-    return kept & ~is_among(dropped) if dropped.num_rows else kept
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def chosen_late(tape: Tape, cut: Cut, selection: LateSelection) -> pa.Table:
     table = delta.open_table(tape.paths.late)
     columns = ["reason", "batch", "pos", *_causes(table.schema().to_arrow())]
     rows = read_columns(tape.paths.late, columns, table).filter(kept_late(tape, cut))
+    rows = without(rows, dropped_rows(tape, cut))
     return rows.filter(selection.mask(rows)).select(["batch", "pos", "reason"])
 
 
@@ -101,7 +105,8 @@ def late_by_cause(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
     rows = read_columns(tape.paths.late, columns, table)
     # The feed lists re-injections, but grows with each batch, so it is read only when needed.
     has_late = pc.any(pc.equal(rows["reason"], "late")).as_py()
-    rows = rows.filter(_kept(cut, reinjected_before(tape, cut) if has_late else 0, dropped))
+    rows = rows.filter(_kept(cut, reinjected_before(tape, cut) if has_late else 0))
+    rows = without(rows, dropped)
     rows = rows.set_column(rows.column_names.index("time"), "time", _own_times(tape, rows["time"]))
     measures = [("reason", "count"), ("worker", "distinct")]
     measures += [(name, bound) for name in ("batch", "time") for bound in ("min", "max")]
@@ -154,7 +159,8 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
         since = before if reason == "late" else 0
         first, end = interval(file, "batch")
         counted = fit(Box((first,), (end,)), Region(Box((since,), (cut.batch + 1,))))
-        if counted is not False and bisect_left(batches, first or 0) < len(batches):
+        at = bisect_left(batches, first or 0)
+        if counted and at < len(batches) and (end is None or batches[at] < end):
             counted = None
         if counted and reason is not None:
             counts[str(reason)] += file["num_records"] or 0
@@ -162,5 +168,6 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
             rest.append(delta.resolve_path(tape.paths.late, file["path"]))
     place = ["pos"] if dropped.num_rows else []
     rows = read_columns(tape.paths.late, ["reason", "batch", *place], table, rest)
-    counts.update(rows.filter(_kept(cut, before, dropped))["reason"].to_pylist())
+    kept = without(rows.filter(_kept(cut, before)), dropped)
+    counts.update(kept["reason"].to_pylist())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -6,12 +6,11 @@ until a later one undoes that batch. Rows whose decision no batch names mean not
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from capstan.storage.delta import arrow_writer
 from capstan.storage.delta.arrow_scan import read_columns
@@ -20,7 +19,10 @@ from capstan.storage.tape.feed import BatchEntry, Origin, synthetic_batches
 from capstan.storage.tape.schema import SETTLED
 from capstan.storage.tape.tape import Cut, Tape
 
-_PLACE = ["batch", "pos", "reason"]
+_KEYS = ["batch", "pos"]
+_PLACE = [*_KEYS, "reason"]
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def write_settled(tape: Tape, decision: str, rows: pa.Table) -> None:
@@ -33,15 +35,25 @@ def write_settled(tape: Tape, decision: str, rows: pa.Table) -> None:
 
 def drops(tape: Tape, cut: Cut) -> tuple[BatchEntry, ...]:
     """The batches up to a cut that drop records, by number, without those that were undone."""
+    entries = _entries(tape, cut)
+    undone = {entry.detail.get("undo") for entry in entries}
+    return tuple(entry for entry in entries if "rows" in entry.detail and entry.batch not in undone)
+
+
+def undone_by(tape: Tape, cut: Cut, batch: int) -> int | None:
+    """The batch up to a cut that opened again what another one had dropped; None without one."""
+    found = (entry.batch for entry in _entries(tape, cut) if entry.detail.get("undo") == batch)
+    return next(found, None)
+
+
+def _entries(tape: Tape, cut: Cut) -> tuple[BatchEntry, ...]:
     if not is_table(tape.paths.settled):
         return ()
-    entries = [
+    return tuple(
         entry
         for entry in synthetic_batches(tape)
         if entry.origin is Origin.DROP and entry.batch <= cut.batch
-    ]
-    undone = {entry.detail.get("undo") for entry in entries}
-    return tuple(entry for entry in entries if "rows" in entry.detail and entry.batch not in undone)
+    )
 
 
 def dropped_rows(tape: Tape, cut: Cut) -> pa.Table:
@@ -60,8 +72,12 @@ def rows_of_batches(tape: Tape, entries: tuple[BatchEntry, ...]) -> pa.Table:
     return rows.filter(pc.is_in(rows["decision"], value_set=decisions)).select(_PLACE)
 
 
-def is_among(rows: pa.Table) -> dataset.Expression:
-    """The condition on `late` for some of its rows, at least one: by `batch` and `pos`."""
-    batch, pos = dataset.field("batch"), dataset.field("pos")
-    by_batch = rows.group_by("batch").aggregate([("pos", "list")]).to_pylist()
-    return reduce(or_, ((batch == each["batch"]) & pos.isin(each["pos_list"]) for each in by_batch))
+def without(rows: Rows, dropped: pa.Table) -> Rows:
+    """Rows of `late` without those that are dropped, by `batch` and `pos`."""
+    if not dropped.num_rows:
+        return rows
+    # A join cannot carry all columns (not the times), so it only finds the numbers of rows.
+    numbers = pa.array(np.arange(rows.num_rows))
+    places = pa.table([rows.column("batch"), rows.column("pos"), numbers], [*_KEYS, "row"])
+    kept = places.join(dropped.select(_KEYS), _KEYS, join_type="left anti")["row"]
+    return rows.filter(pc.is_in(numbers, value_set=kept.combine_chunks()))
