@@ -19,7 +19,7 @@ from capstan.storage.late.late_rows import chosen_late, count_late
 from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed
 from capstan.storage.tape.feed import Origin
-from capstan.storage.tape.tape import Tape, newest_cut, open_tape
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.storage.tape.upgrade import take_settled, upgrade
 from capstan.telemetry.instrumentation import emit
 
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 
     from capstan.storage.lake import Lake
 
+_OPERATION = "dropping records"
+
 
 @dataclass(frozen=True, slots=True)
 class DropResult:
     """The outcome of a drop, or of opening what was dropped."""
 
     stream: str
-    batch: int | None  # None when there was nothing to do
-    records: int
+    batch: int | None  # None when there was nothing to drop
+    records: int  # 0 as well when they were open again already
     cut: int
     left: Mapping[str, int]  # remaining in `late`, by reason
 
@@ -51,10 +53,11 @@ def drop(spark: SparkSession, lake: Lake, name: str, request: Drop) -> DropResul
     synthetic_batch.finish(spark, tape)
     if request.undo is not None:
         return _open_again(spark, tape, request, request.undo)
-    before = feed.last_synthetic(tape)
-    rows = chosen_late(tape, newest_cut(tape), request.selection)
+    cut = newest_cut(tape)
+    rows = chosen_late(tape, cut, request.selection)
     if not rows.num_rows:
         return _result(tape, None, 0)
+    synthetic_batch.require_insertable(tape, _OPERATION)
     take_settled(tape)
     decision = uuid.uuid4().hex
     settled.write_settled(tape, decision, rows)
@@ -66,11 +69,14 @@ def drop(spark: SparkSession, lake: Lake, name: str, request: Drop) -> DropResul
         "selection": request.selection.to_json(),
         **_signed(request),
     }
-    return _insert(spark, tape, before, detail, rows.num_rows)
+    return _insert(spark, tape, cut, detail, rows.num_rows)
 
 
 def _open_again(spark: SparkSession, tape: Tape, request: Drop, batch: int) -> DropResult:
-    before, cut = feed.last_synthetic(tape), newest_cut(tape)
+    cut = newest_cut(tape)
+    undone = settled.undone_by(tape, cut, batch)
+    if undone is not None:  # By the same request, before it was repeated.
+        return _result(tape, undone, 0)
     known = settled.drops(tape, cut)
     entry = next((each for each in known if each.batch == batch), None)
     if entry is None:
@@ -92,7 +98,7 @@ def _open_again(spark: SparkSession, tape: Tape, request: Drop, batch: int) -> D
             "they stay dropped; their rows are in the table `late`",
             stream=tape.name,
         )
-    return _insert(spark, tape, before, {"undo": batch, **_signed(request)}, len(reasons))
+    return _insert(spark, tape, cut, {"undo": batch, **_signed(request)}, len(reasons))
 
 
 def _signed(request: Drop) -> dict[str, object]:
@@ -100,14 +106,12 @@ def _signed(request: Drop) -> dict[str, object]:
 
 
 def _insert(
-    spark: SparkSession,
-    tape: Tape,
-    before: feed.BatchEntry | None,
-    detail: dict[str, object],
-    records: int,
+    spark: SparkSession, tape: Tape, cut: Cut, detail: dict[str, object], records: int
 ) -> DropResult:
     def unless_outrun(_: int) -> Json:
-        if feed.last_synthetic(tape) != before:
+        # The rows were chosen at the cut. Only these two kinds of batches make others of them.
+        later = feed.entries_from(tape, cut.batch + 1)
+        if any(entry.origin in (Origin.PUT_BACK, Origin.DROP) for entry in later):
             raise RangeLockedError(
                 "CAP-CONFLICT",
                 f"stream {tape.name}: another process has put records back, or dropped some",
@@ -116,7 +120,7 @@ def _insert(
             )
         return detail
 
-    entry = synthetic_batch.insert(spark, tape, Origin.DROP, unless_outrun, "dropping records")
+    entry = synthetic_batch.insert(spark, tape, Origin.DROP, unless_outrun, _OPERATION)
     return _result(tape, None if entry is None else entry.batch, records)
 
 

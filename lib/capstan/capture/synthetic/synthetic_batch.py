@@ -55,20 +55,35 @@ def insert(
     `detail` returns what applies the batch of a given number, or None for no batch. `operation` is
     the one that waits while a micro-batch is incomplete, for the error text.
     """
-    Roster.load(tape, newest_cut(tape))  # Refuses a closed stream, which could not apply it.
-    number = checkpoint_guard.last_batch(tape) + 1
-    # Checked after reading the number: a micro-batch that starts from here on conflicts with it.
-    checkpoint_guard.require_no_partial_batch(tape, operation)
+    number = _next_number(tape, operation)
     batch_detail = detail(number)
     if batch_detail is None:
         return None
     entry = BatchEntry(number, origin, detail=batch_detail)
-    if any(later.origin is Origin.CAPTURE for later in feed.entries_from(tape, number)):
-        raise checkpoint_guard.half_done(tape, operation)
+    _require_unclaimed(tape, number, operation)
     feed.register_batch(tape, entry)
     emit(f"{origin}.claim", stream=tape.name, batch=number)
     _APPLY[origin](spark, tape, entry)
     return entry
+
+
+def require_insertable(tape: Tape, operation: str) -> None:
+    """Check that `insert` would not refuse a batch, for what has to be written before it."""
+    _require_unclaimed(tape, _next_number(tape, operation), operation)
+
+
+def _next_number(tape: Tape, operation: str) -> int:
+    """The number of the next batch of a tape that is neither closed nor amid a micro-batch."""
+    Roster.load(tape, newest_cut(tape))  # Refuses a closed stream, which could not apply it.
+    number = checkpoint_guard.last_batch(tape) + 1
+    # Checked after reading the number: a micro-batch that starts from here on conflicts with it.
+    checkpoint_guard.require_no_partial_batch(tape, operation)
+    return number
+
+
+def _require_unclaimed(tape: Tape, number: int, operation: str) -> None:
+    if any(later.origin is Origin.CAPTURE for later in feed.entries_from(tape, number)):
+        raise checkpoint_guard.half_done(tape, operation)
 
 
 def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime) -> None:
