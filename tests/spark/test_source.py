@@ -123,8 +123,8 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
         assert actual.differing == 0
         # What was put back was fed in the batch that brought it late, and counts there alone.
         assert (actual.batches, actual.records, actual.gone, actual.unknown) == (13, 122, 0, 0)
-        parts = (actual.on_tape, actual.dead, actual.returned, actual.difference)
-        assert (actual.in_source, *parts) == (122, 120, 1, 1, 0)
+        parts = (actual.on_tape, actual.dead, actual.returned, actual.missing, actual.extra)
+        assert (actual.in_source, *parts) == (122, 120, 1, 1, 0, 0)
     # What came since is no difference, and is not on tape.
     assert (actual.agrees, actual.unread) == (False, 1)
     assert actual.passed is not None
@@ -297,6 +297,8 @@ def test_files_that_were_changed_or_are_gone(
         SourceDifference(2, None, "extra", 7, 10),
     )
     assert (actual.batches, actual.gone, actual.differing) == (12, 1, 2)
+    # What one batch lacks is not made up for by what another has too much.
+    assert (actual.missing, actual.extra) == (2, 3)
     assert not actual.agrees
 
     actual = reconcile(spark, tape, stream, deep=True)

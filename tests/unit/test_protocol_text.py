@@ -298,7 +298,7 @@ def test_maintenance_keys_match_the_code() -> None:
 
 def test_source_keys_are_those_of_the_code() -> None:
     listed = set(names(rows(section("Source"), "key")))
-    assert listed == {field.name for field in fields(Reconciliation)} | {"agrees", "difference"}
+    assert listed == {field.name for field in fields(Reconciliation)} | {"agrees"}
     assert {field.name for field in fields(SourceDifference)} <= words(section("Source"))
 
 

@@ -155,7 +155,8 @@ def _capture(
     if stream.source.format == "kafka":
         require_same_topics(spark, stream, tape.paths.checkpoint)
     own = None if frame is None else spark
-    running = CaptureQuery(stream, tape, checkpoint, own, lines, roster)
+    folders = () if listing is None else listing.partition_columns()
+    running = CaptureQuery(stream, tape, checkpoint, own, lines, roster, folders)
     if not running.run(query):
         running.run(declared_rows(as_text=True))
     synthetic_batch.advance_idle(spark, tape, stream, now())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import deltalake
 import pyarrow as pa
 import pytest
 
+from capstan.capture.query.source_reconciliation import Reconciliation
 from capstan.cli import main
+from capstan.cli.commands.capture import _compared_lines
+from capstan.cli.context import Shell
 
 FIRST = datetime(2013, 3, 1, tzinfo=UTC)
 HOUR = 3_600_000_000
@@ -383,6 +387,32 @@ def test_a_drop_that_says_too_little_or_too_much_is_refused(run, words, code, sa
     ended, error = run("late", "hours", *words)
     assert (ended, error["error"]) == (2, code)
     assert said in error["message"]
+
+
+def test_a_drop_says_how_it_is_undone(place, tmp_path, monkeypatch, capsys):
+    root = tmp_path / "lake"
+    shutil.copytree(place, root)
+    # Neither of them needs a session.
+    monkeypatch.setattr(Shell, "spark", lambda *_: nullcontext())
+
+    def said(*words):
+        assert main(["late", "hours", *words, "--lake", str(root)]) == 0
+        return capsys.readouterr().out
+
+    dropped = said("--drop", "--because", "no use", "--reason", "late")
+    assert "1 records dropped, in batch 2; `capstan late hours --undrop 2` undoes it" in dropped
+    assert "nothing to drop" in said("--drop", "--because", "no use", "--reason", "late")
+    assert "1 records opened again, in batch 3" in said("--undrop", "2")
+    again = said("--undrop", "2")
+    assert "what batch 2 has dropped is open again already, since batch 3" in again
+
+
+def test_what_a_source_lacks_and_has_too_much_add_up_apart():
+    counts = {"in_source": 100, "on_tape": 93, "dead": 7, "missing": 5, "extra": 5}
+    compared = Reconciliation("s", 1, 3, 100, False, 0, 0, 0, 2, (), **counts)
+    line = "100 in the source = 93 on tape + 7 dead + 5 missing - 5 too many"
+    assert _compared_lines(compared)[1].strip() == line
+    assert {name: compared.to_json()[name] for name in counts} == counts
 
 
 def test_late_tells_causes_apart(place, tmp_path, capsys):

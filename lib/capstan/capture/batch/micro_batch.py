@@ -7,7 +7,7 @@ micro-batch with the same rows; it skips its earlier commits and produces the sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyarrow import dataset
@@ -20,7 +20,6 @@ from capstan.capture.batch.checkpoint_guard import Checkpoint, transaction
 from capstan.capture.batch.commit_events import CLOSING, Cells, numbered, numbered_events
 from capstan.capture.batch.roster import Roster
 from capstan.capture.source.files.consumed_offsets import max_rows, started_at
-from capstan.capture.source.files.listing import folder_columns
 from capstan.capture.source.text import raw_text
 from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import CheckFailedError, SystemFailureError
@@ -72,6 +71,7 @@ class MicroBatch:
     checkpoint: Checkpoint
     at: int  # its number in the checkpoint
     consumed: tuple[Consumed, ...]
+    folders: Sequence[str] = ()  # columns that come from the names of folders
 
     @property
     def number(self) -> int:
@@ -154,8 +154,7 @@ class MicroBatch:
     def _write_late(self, classified: DataFrame) -> dict[str, int]:
         source = self.stream.source
         text = source.format.lower() in raw_text.FORMATS or source.selection is not None
-        folders = {name for part in self.consumed for name in folder_columns(part.files or ())}
-        field, error = causes.cause_of(self.stream, payload_of(classified.schema), folders)
+        field, error = causes.cause_of(self.stream, payload_of(classified.schema), self.folders)
         batch = F.lit(self.number).cast("bigint")
         # Only the event time can make a record late; the epoch is always that of the batch.
         known = {"epoch": batch}

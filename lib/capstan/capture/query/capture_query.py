@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import wraps
@@ -63,6 +63,7 @@ class CaptureQuery:
     own: SparkSession | None  # prepares a caller's rows; None if they are prepared
     lines: CheckedLines | None  # files of JSON that may be read as such
     roster: Roster  # after the last micro-batch
+    folders: Sequence[str] = ()  # columns that come from the names of folders
     results: list[BatchResult] = field(default_factory=list)
     _failure: CapstanError | None = None
     _loses: bool = False
@@ -104,7 +105,7 @@ class CaptureQuery:
 
     def _record(self, frame: DataFrame, at: int) -> None:
         parts = consumed(self.tape.paths.checkpoint, self.stream.source, at)
-        micro_batch = MicroBatch(self.stream, self.tape, self.checkpoint, at, parts)
+        micro_batch = MicroBatch(self.stream, self.tape, self.checkpoint, at, parts, self.folders)
         batch = owned(frame) if self.own is None else handed_over(frame, self.own)
         try:
             with active(batch.sparkSession):

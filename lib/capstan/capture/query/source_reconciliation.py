@@ -78,16 +78,13 @@ class Reconciliation:
     dead: int = 0  # those in `late` that are not on tape
     returned: int = 0  # those that came late, and were put back
     dropped: int = 0  # those that were dropped
+    missing: int = 0  # records of the source that are nowhere
+    extra: int = 0  # stored ones beyond those that the source has, in other batches or parts
 
     @property
     def unread(self) -> int:
         """The number of files that no capture has read for no known reason."""
         return 0 if self.passed is None else self.passed.counts.get(str(Reason.UNREAD), 0)
-
-    @property
-    def difference(self) -> int:
-        """How many records of the source are nowhere; negative for more than it has."""
-        return self.in_source - self.on_tape - self.dead - self.returned - self.dropped
 
     @property
     def agrees(self) -> bool:
@@ -96,7 +93,7 @@ class Reconciliation:
 
     def to_json(self) -> dict[str, object]:
         """The outcome as one JSON object."""
-        return {**asdict(self), "difference": self.difference, "agrees": self.agrees}
+        return {**asdict(self), "agrees": self.agrees}
 
 
 def reconcile(
@@ -150,11 +147,15 @@ def _reconcile(
                 F.bool_or("gone").alias("gone"),
                 F.sum("source").alias("source"),
                 F.sum("stored").alias("stored"),
+                # What one batch or part lacks is not made up for by what another has too much.
+                F.sum(F.greatest(F.col("source") - F.col("stored"), F.lit(0))).alias("missing"),
+                F.sum(F.greatest(F.col("stored") - F.col("source"), F.lit(0))).alias("extra"),
             )
             .where("NOT gone")
         )
-        in_source, stored = whole.agg(
-            F.coalesce(F.sum("source"), F.lit(0)), F.coalesce(F.sum("stored"), F.lit(0))
+        sums = ("source", "stored", "missing", "extra")
+        in_source, stored, missing, extra = whole.agg(
+            *(F.coalesce(F.sum(name), F.lit(0)) for name in sums)
         ).collect()[0]
         dead, returned, dropped = counts.beside(whole.select("batch"))
     finally:
@@ -181,6 +182,8 @@ def _reconcile(
         dead,
         returned,
         dropped,
+        missing,
+        extra,
     )
 
 

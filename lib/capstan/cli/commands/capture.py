@@ -13,10 +13,12 @@ from capstan.cli.output import frontier, row_table, same
 from capstan.cli.progress import Work
 from capstan.core.json_object import Json
 from capstan.errors import InvalidRequestError
+from capstan.errors.shell_command import command
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from capstan.capture.dead_letters import DropResult
     from capstan.capture.query.source_reconciliation import Reconciliation
     from capstan.capture.run import CaptureResult
     from capstan.core.config import Stream as Declared
@@ -179,14 +181,22 @@ def _dropped(
         from capstan.capture.dead_letters import drop as carry_out
 
         done = carry_out(spark, shell.lake, stream, request)
-    what = "dropped" if undo is None else "opened again"
-    line = f"{done.records:,} records {what}, in batch {done.batch}"
-    again = f"; `capstan late {stream} --undrop {done.batch}` undoes it" if undo is None else ""
-    shell.output.result(
-        done.to_json(),
-        f"{stream}: {line + again if done.records else 'nothing to drop'}, at commit {done.cut}",
-    )
+    shell.output.result(done.to_json(), _drop_outcome(done, undo))
     return 0
+
+
+def _drop_outcome(done: DropResult, undo: int | None) -> str:
+    """What a drop has done, or the undoing of one by its batch."""
+    if done.batch is None:
+        what = "nothing to drop"
+    elif undo is None:
+        undoes = command("late", done.stream, "--undrop", str(done.batch))
+        what = f"{done.records:,} records dropped, in batch {done.batch}; {undoes} undoes it"
+    elif done.records:
+        what = f"{done.records:,} records opened again, in batch {done.batch}"
+    else:
+        what = f"what batch {undo} has dropped is open again already, since batch {done.batch}"
+    return f"{done.stream}: {what}, at commit {done.cut}"
 
 
 def _drop_line(entry: Json) -> str:
@@ -289,11 +299,9 @@ def _compared_lines(compared: Reconciliation) -> list[str]:
 def _sum_line(compared: Reconciliation) -> str:
     """What became of the records of the source: the parts add up to it."""
     parts = {"on tape": compared.on_tape, "dead": compared.dead, "put back": compared.returned}
-    parts["dropped"] = compared.dropped
-    missing = compared.difference
-    parts |= {"missing": missing} if missing > 0 else {}
+    parts |= {"dropped": compared.dropped, "missing": compared.missing}
     shown = " + ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "0"
-    more = f" - {-missing:,} too many" if missing < 0 else ""
+    more = f" - {compared.extra:,} too many" if compared.extra else ""
     return f"{compared.in_source:,} in the source = {shown}{more}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -148,12 +148,6 @@ class SourceListing:
         if match is None:
             return self.relative(path).split("/")
         return (match["below"] or path.rpartition("/")[2]).lstrip("/").split("/")
-
-
-def folder_columns(files: Iterable[str]) -> set[str]:
-    """The columns that the folders of files may define, by their whole paths or URIs."""
-    folders = (folder for file in files for folder in file.split("/")[:-1])
-    return {folder.partition("=")[0] for folder in folders if _PARTITION.fullmatch(folder)}
 
 
 @dataclass(frozen=True, slots=True)
