@@ -74,6 +74,7 @@ class Console:
 
     def seen_by(self, dags: set[str], role: str = "user") -> TestClient:
         """The client of who sees these DAGs, and with the role `user` may trigger them."""
+        of_pages.put_dags(dict.fromkeys(self.dags, False))
         user = SimpleAuthManagerUser(username=",".join(sorted(dags)), role=role)
         self.client.cookies.set("_token", self.auth.generate_jwt(user))
         return self.client
@@ -94,6 +95,7 @@ def console(
         table_cache.enable()
         yield found
         table_cache.disable()
+        of_pages.put_dags({})
 
 
 in_each_state = pytest.mark.parametrize("console", STATES, indirect=True, scope="module")

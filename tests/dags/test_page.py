@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -450,19 +451,25 @@ UNFINISHED = "by_day-0f0f0f0f-1"
 TASK = {"dag_id": REPLAY_DAG, "run_id": "r:1+0", "task_id": "replay", "map_index": -1}
 
 
-@pytest.fixture
-def task(place: Place) -> Iterator[Callable[[str | None], None]]:
-    """Sets the state of the task that has a run made, or of its DAG run if it is `ended`."""
-    made = ("dag_run", "task_instance")
+@contextmanager
+def task_there(task: Mapping[str, object], state: str | None = None) -> Iterator[None]:
+    """Airflow has a DAG run with one task instance while the block lasts."""
+    run = {name: task[name] for name in ("dag_id", "run_id")}
     with create_session() as session:
         session.execute(text("PRAGMA foreign_keys = OFF"))
-        now, run = datetime.now(UTC), {"dag_id": REPLAY_DAG, "run_id": "r:1+0"}
-        session.execute(
-            insert(DagRun).values(**run, run_type="manual", state="running", run_after=now)
-        )
-        session.execute(
-            insert(TaskInstance).values(**TASK, id=uuid4(), pool="spark", pool_slots=1, state=None)
-        )
+        about = {**run, "run_type": "manual", "state": "running", "run_after": datetime.now(UTC)}
+        session.execute(insert(DagRun).values(**about))
+        own = {**task, "id": uuid4(), "pool": "spark", "pool_slots": 1, "state": state}
+        session.execute(insert(TaskInstance).values(**own))
+    yield
+    with create_session() as session:
+        for table in (TaskInstance, DagRun):
+            session.execute(delete(table).where(table.run_id == run["run_id"]))
+
+
+@pytest.fixture
+def task(place: Place) -> Iterator[Callable[..., None]]:
+    """Sets the state of the task that has a run made, or of its DAG run if it is `ended`."""
 
     def put(state: str | None, **more: object) -> None:
         with create_session() as session:
@@ -470,10 +477,8 @@ def task(place: Place) -> Iterator[Callable[[str | None], None]]:
             own = {"state": "failed" if state == "ended" else state, **more}
             session.execute(update(table).where(table.run_id == "r:1+0").values(**own))
 
-    yield put
-    with create_session() as session:
-        for name in reversed(made):
-            session.execute(text(f"DELETE FROM {name} WHERE run_id = 'r:1+0'"))
+    with task_there(TASK):
+        yield put
 
 
 def test_pages_tell_running_queued_dead_and_waiting_runs_apart(

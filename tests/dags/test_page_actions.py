@@ -21,6 +21,7 @@ from capstan.reporting.coverage_view import Coverage, view_coverage
 from capstan.reporting.run_view import list_runs
 from capstan.reporting.stream_view import StreamHistory, view_stream
 from tests.dags import test_console as of_console
+from tests.dags.test_page import task_there
 from tests.support.browser import new_page
 from tests.support.console_lakes import MADE_BY, PUBLISHED, WAITS
 
@@ -165,14 +166,16 @@ def test_a_decision_is_offered_to_who_may_decide(
     console: Console, browser: Browser, decision: str
 ) -> None:
     path = f"/runs/{WAITS}"
-    page = looking(console, browser, path, console.dags, "viewer")
-    assert form_of(page, decision).count() == 0
-    page = looking(console, browser, path, console.dags)
-    taken = sent(page)
-    form = form_of(page, decision)
-    form.get_by_label("Reason").fill("as agreed")
-    with page.expect_event("load"):
-        form.get_by_role("button", name=decision).click()
+    asks = {"dag_id": "capstan_replay", "run_id": MADE_BY["dag_run"], "task_id": "approve"}
+    with task_there({**asks, "map_index": -1}, "awaiting_input"):
+        page = looking(console, browser, path, console.dags, "viewer")
+        assert form_of(page, decision).count() == 0
+        page = looking(console, browser, path, console.dags)
+        taken = sent(page)
+        form = form_of(page, decision)
+        form.get_by_label("Reason").fill("as agreed")
+        with page.expect_event("load"):
+            form.get_by_role("button", name=decision).click()
     run = f"/api/v2/dags/capstan_replay/dagRuns/{quote(MADE_BY['dag_run'], safe='')}"
     asked = f"{run}/taskInstances/approve/-1/hitlDetails"
     body = {"chosen_options": [decision], "params_input": {"reason": "as agreed"}}
