@@ -112,9 +112,12 @@ def put_dags(paused: Mapping[str, bool]) -> None:
     """Have Airflow know these DAGs, and no others."""
     with create_session() as session:
         session.execute(text("PRAGMA foreign_keys = OFF"))
-        session.execute(delete(DagModel))
+        # Stale ones count as gone. Deleted, they would leave their tags behind.
+        session.execute(update(DagModel).values(is_stale=True, is_paused=False))
         for dag, is_paused in paused.items():
-            session.add(DagModel(dag_id=dag, is_paused=is_paused, is_stale=False, bundle_name="b"))
+            known = session.get(DagModel, dag) or DagModel(dag_id=dag, bundle_name="b")
+            known.is_paused, known.is_stale = is_paused, False
+            session.add(known)
 
 
 @pytest.fixture
@@ -1096,7 +1099,7 @@ def test_actions_are_offered_only_where_their_dag_is(seeing: Callable[..., TestC
         assert ("/dagRuns" in text, "/fill?" in text) == (False, False)
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
     with create_session() as session:
-        session.add(DagModel(dag_id=dags[0], is_paused=False, is_stale=True, bundle_name="b"))
+        session.merge(DagModel(dag_id=dags[0], is_paused=False, is_stale=True, bundle_name="b"))
     assert "/dagRuns" not in client.get(page).text
 
 

@@ -49,7 +49,10 @@ def installed_version() -> str:
     Raises:
         SystemFailureError: `CAP-SPARK` if there is none.
     """
-    spec = importlib.util.find_spec("pyspark")
+    try:
+        spec = importlib.util.find_spec("pyspark")
+    except ModuleNotFoundError:
+        spec = None
     # Executors have it in an archive, so it may be no file.
     read = getattr(spec.loader, "get_data", None) if spec else None
     if spec is None or spec.origin is None or read is None:
