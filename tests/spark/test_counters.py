@@ -24,7 +24,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
 from capstan.telemetry import instrumentation
 from capstan.verify import event_columns, verify
-from tests.bench.counters import Scan, Watch, commits, own_jobs
+from tests.bench.counters import BOOKKEEPING, Scan, Watch, commits, own_jobs
 from tests.support.sample_streams import HOUR, lay, little_stream, rows
 
 DAY = 86_400
@@ -36,8 +36,6 @@ WIDE = 300
 """Bytes of text in a row, so that a file's size is that of its rows."""
 
 PLACED = rows(range(12))
-
-_SNAPSHOT = "Compute snapshot for version"
 
 Work = Callable[[], object]
 
@@ -238,7 +236,7 @@ def test_rows_beside_all_others_are_published_without_a_job(made: Made) -> None:
         made.replay(into, **made.days(0, 2), workers=("ann",))
         made.replay(into, **made.days(0, 1), adopt=True)
     # Delta computes a table's state anew whenever it has let go of it.
-    looks = {into: [job for job in jobs[into] if _SNAPSHOT not in job] for into in jobs}
+    looks = {into: [job for job in jobs[into] if BOOKKEEPING not in job] for into in jobs}
     assert looks["beside"] == []
     assert looks["over"] != []
 
