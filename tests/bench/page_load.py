@@ -169,6 +169,7 @@ def overview(lake: Lake, declared: ProjectConfig) -> str:
         replays=replays,
         runs=runs[:_NEWEST],
         more=len(runs),
+        places={},
     )
 
 
