@@ -67,15 +67,13 @@ class Watch:
     Attributes:
         executions: The executions inside the `with` block, once it has ended.
         jobs: Number of Spark jobs inside it, including Delta's bookkeeping.
-        bookkeeping: Of these, the number of those in which Delta reads its log. It does so whenever
-            it has no state of a table, and has found no checksum of it.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._plan_text = "spark.sql.maxMetadataStringLength"
         self.executions: tuple[Execution, ...] = ()
-        self.jobs = self.bookkeeping = 0
+        self.jobs = 0
 
     def __enter__(self) -> Self:
         # Show the complete path and schema of scans, which Spark truncates to 100 characters.
@@ -85,12 +83,7 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        last = self._next_job()
-        self.jobs = last - self._jobs
-        jobs = self._spark.sparkContext._jsc.sc().statusStore()
-        self._store()
-        names = (str(jobs.job(number).name()) for number in range(self._jobs, last))
-        self.bookkeeping = sum(BOOKKEEPING in name for name in names)
+        self.jobs = self._next_job() - self._jobs
         self.executions = tuple(self._executed())
         if self._shown is None:
             self._spark.conf.unset(self._plan_text)

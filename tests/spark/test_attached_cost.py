@@ -34,7 +34,7 @@ class Cost:
     """What micro-batches have cost.
 
     Attributes:
-        jobs: Spark jobs, without those in which Delta reads its log.
+        jobs: Spark jobs.
         scanned: Files that these have read, with those of Delta's logs.
         openings: Tables that delta-rs has opened, or brought up to date.
         reached: Files and folders that were read or looked for without Spark.
@@ -69,7 +69,7 @@ def counted(spark: SparkSession, cost: Cost) -> Iterator[None]:
         Watch(spark) as watch,
     ):
         yield
-    cost.jobs += watch.jobs - watch.bookkeeping
+    cost.jobs += watch.jobs
     scans = (scan for execution in watch.executions for scan in execution.scans)
     cost.scanned += sum(scan.files for scan in scans)
 

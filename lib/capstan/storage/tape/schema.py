@@ -85,7 +85,7 @@ def late_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
     time, data = time_struct(time_type), nullable(payload)
     return struct(
         worker="integer", batch="long", time=time, pos="long", reason="string",
-        frontier=T.ArrayType(time), data=data,
+        frontier=T.ArrayType(time), data=data, field="string", error="string", file="string",
     )  # fmt: skip
 
 
