@@ -843,6 +843,15 @@ def test_the_form_has_every_field_of_the_dag(
     assert re.search(r'name="peers"[^>]* value="2"', form)
 
 
+def test_the_form_triggers_the_dag_of_the_prefix(
+    seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_DAG_PREFIX", "replays_")
+    page = seeing("replays_replay", "replays_capture__little").get(f"{PREFIX}/fill?stream=little")
+    assert 'data-runs="/api/v2/dags/replays_replay/dagRuns"' in page.text
+    assert REPLAY_DAG not in page.text
+
+
 def test_a_declared_replay_fills_the_form_and_binds_it(seeing: Callable[..., TestClient]) -> None:
     client = seeing(*ALL)
     page = client.get(f"{PREFIX}/fill?replay=by_day&until=2024-05-03").text

@@ -163,7 +163,7 @@ def _backfill_bounds(replay: Replay, context: Context) -> tuple[datetime, dateti
         raise InvalidRequestError(
             "CAP-INTERVAL",
             "this run has no data interval",
-            "backfill the DAG, trigger it with a logical date, or use capstan_replay",
+            "backfill the DAG, or trigger it with a logical date",
         )
     # A schedule's first and last interval can cross them: `capstan gaps` cuts those too.
     low = max(since, replay.since) if isinstance(replay.since, datetime) else since

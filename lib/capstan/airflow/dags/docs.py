@@ -148,7 +148,7 @@ not complete yet. It covers the chosen replays, or all that have a range or a sc
 **gaps** needs no Spark; its report is on its page, under *Rendered Templates*, and in its XCom.
 With *Fill*, **fill** is one Spark job that replays missing intervals, then stale ones, each as a
 run of its own. Replays into a table whose runs need approval are reported but not filled: replay
-their intervals with `capstan_replay`.
+their intervals by hand.
 """
 
 ATTENTION = """

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.settings import Settings
+from capstan.airflow.settings import Settings, dag_id
 from capstan.airflow.web import actions
 from capstan.airflow.web.prefilled_form import fields_of, plan_of, streams_in
 from capstan.airflow.web.run_query import Asked
@@ -312,6 +312,7 @@ def fill(visit: Visited) -> Response:
         problem = error.summary()
     return visit.page(
         "fill.html",
+        dag=dag_id("replay"),
         fields=fields,
         plan=plan,
         problem=problem,
