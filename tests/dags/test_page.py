@@ -45,6 +45,7 @@ from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.web.actions import again
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
+from capstan.airflow.web.prefilled_form import _hide_runs
 from capstan.airflow.web.routes import make_app, read_ahead
 from capstan.airflow.web.security import HEADERS, capture_dag, replay_dag
 from capstan.airflow.web.visit import current_settings
@@ -413,7 +414,7 @@ def test_what_is_out_of_sight_is_not_mentioned(
         "/", "/runs", "/tables", f"/tables?target={table}", "/streams/little",
         "/replays/by_day", f"/runs/{RUN}", "/fill",
         "/fill?stream=little&into=by_day", "/fill?stream=little&into=by_day&replay=nothing",
-        "/fill?stream=nowhere&into=by_day",
+        "/fill?stream=nowhere&into=by_day", "/fill?stream=little&into=by_day&dry_run=true",
     )  # fmt: skip
     words = ("secret", "hidden", "xray", "0c0c0c0c", "0d0d0d0d")
     client = seeing(*ALL, capture_dag("nowhere"))
@@ -841,6 +842,34 @@ def test_the_form_has_every_field_of_the_dag(
     assert re.findall(r'name="([a-z_]+)"', form.split("<form")[1]) == list(params)
     assert re.search(r'name="dry_run"[^>]* checked', form)
     assert re.search(r'name="peers"[^>]* value="2"', form)
+
+
+def test_the_plan_of_a_form_does_not_name_a_hidden_run_that_stands() -> None:
+    plan = {"covered": [], "held_by": [], "stands": RUN}
+    assert _hide_runs(plan, [RUN]) == plan
+    assert _hide_runs(plan, [])["stands"] == "a run that you may not see"
+
+
+def test_a_field_that_a_link_leaves_empty_is_as_declared(seeing: Callable[..., TestClient]) -> None:
+    form = seeing(*ALL).get(f"{PREFIX}/fill?replay=by_day&into=&until=").text
+    for name, value in (("into", "by_day"), ("until", "2024-05-06")):
+        assert re.search(rf'name="{name}"[^>]* value="{value}"', form), name
+
+
+def test_a_form_takes_fields_as_a_link_writes_them(
+    seeing: Callable[..., TestClient], place: Place
+) -> None:
+    client, link = seeing(*ALL), f"{PREFIX}/fill?stream=little&into=by_day"
+    assert 'class="problem"' not in client.get(f"{link}&peers=2&as_of=0").text
+    assert "CAP-REQUEST" in client.get(f"{link}&peers=two").text
+    # No list, so no such worker; it is not as if none had been given.
+    assert "CAP-WORKER" in client.get(f"{link}&workers=%22north").text
+    assert 1_000 < max(map(len, re.findall("x+", client.get(f"{link}{'x' * 9_000}").text))) < 3_000
+
+    text = place.streams.read_text(encoding="utf-8")
+    place.streams.write_text(f"{text}    approve: true\n", encoding="utf-8")
+    asked = client.get(f"{PREFIX}/fill?replay=by_day").text
+    assert re.search(r'name="approve"[^>]* checked', asked)
 
 
 def test_the_form_triggers_the_dag_of_the_prefix(
