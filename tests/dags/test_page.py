@@ -972,6 +972,8 @@ def test_the_form_is_hidden_from_users_who_may_not_trigger(
     client = seeing(*ALL, role="viewer")
     assert "/fill?" not in client.get(f"{PREFIX}/replays/by_day").text
     assert client.get(f"{PREFIX}/fill?stream=little&into=t").status_code == 403
+    # Nor for who sees no stream at all.
+    assert seeing(REPLAY_DAG).get(f"{PREFIX}/fill").status_code == 403
 
 
 @pytest.fixture
