@@ -231,6 +231,8 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     for text in (None, "", "orders=sold+resold, payments=paid"):
         requested = {"into": "t", "streams": text}
         assert validated(dags["capstan_replay"], requested)["streams"] == text
+    several = {"into": "t", "workers_of": ["orders=a", "payments=b"]}
+    assert validated(dags["capstan_replay"], several)["workers_of"] == several["workers_of"]
     assert validated(dags["capstan_backfill__by_day"], {})["workers"] is None
     assert validated(dags["capstan_audit"], {"newest": 1})["target"] is None
     assert validated(dags["capstan_audit"], {})["newest"] is None
