@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ATTACHED, PLAIN = "capture_into", "plain foreachBatch sink"
+GOAL = 1.2
 
 
 def attached(bench: Bench) -> list[Line]:
@@ -34,7 +35,7 @@ def attached(bench: Bench) -> list[Line]:
         bench.options.rounds,
         bench.tell,
     )
-    return [compared(samples, ATTACHED, PLAIN, None)]
+    return [compared(samples, ATTACHED, PLAIN, GOAL)]
 
 
 def _recorded(bench: Bench, rows: int) -> Cost:

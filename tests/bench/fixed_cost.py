@@ -17,7 +17,7 @@ from tests.bench.measures import Line
 from tests.bench.replay import lake_with_ledgers
 from tests.bench.workloads import nexmark
 
-SECONDS_GOAL, COMMITS_GOAL = 4.0, 6.0
+SECONDS_GOAL, COMMITS_GOAL = 1.2, 3.0
 
 
 def fixed(bench: Bench) -> list[Line]:

@@ -23,7 +23,7 @@ from tests.bench.workloads import nexmark
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-NAME, GOAL = "followed", 1.1
+NAME, GOAL = "followed", 1.05
 BATCHES = 4
 """Micro-batches of the shorter tape before new rows arrive."""
 

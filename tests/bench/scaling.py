@@ -144,7 +144,7 @@ def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
         verify(spark, lake, tape, remember=False).raise_for_violations()
 
     def replayed() -> None:
-        request = Request(name, "replayed")
+        request = Request(name, "replay")
         replay(spark, lake, nothing_declared(bench.folder), request)
 
     parts: dict[str, Callable[[], None]] = {

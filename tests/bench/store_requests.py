@@ -11,7 +11,7 @@ from tests.bench.measures import Line
 from tests.support.s3_requests import CountedLake, counted_s3
 from tests.support.s3_server import BUCKET, Objects
 
-BATCHES_GOAL, RUNS_GOAL = 180.0, 260.0
+BATCHES_GOAL, RUNS_GOAL = 120.0, 180.0
 # Ten commits are the most between two checkpoints of a table.
 _PERIOD = 11
 

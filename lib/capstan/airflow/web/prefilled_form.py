@@ -6,7 +6,6 @@ Airflow's API as the user who presses the button.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +21,6 @@ from capstan.errors import CapstanError, IncompleteError, RangeLockedError
 from capstan.reporting.formatting import short_bound
 
 _LONGEST = 2_000
-# Any other text stays text, which a request rejects.
-_WHOLE = re.compile(r"-?[0-9]+")
 _HIDDEN = "a run that you may not see"
 
 
@@ -161,10 +158,5 @@ def _request_value(field: FormField) -> object:
     if isinstance(field.value, bool) or not field.value:
         return field.value or None
     if field.kind == "list":
-        try:
-            return split_names(field.value)
-        except ValueError:
-            return [field.value]  # No such worker, so the request is refused.
-    if field.kind == "whole" and _WHOLE.fullmatch(field.value):
-        return int(field.value)
+        return split_names(field.value)
     return field.value
