@@ -154,6 +154,20 @@ def test_a_replay_is_submitted_by_others(
 @pytest.mark.rest
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
+def test_a_replay_that_outlives_its_task_is_taken_by_a_trigger(
+    captured: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run(captured, "oslo_deferred", monkeypatch)
+    tasks = ("complete", "plan", "job", "result")
+    assert states(ended) == dict.fromkeys(tasks, "success")
+    certificate = xcom(ended, "result")
+    table = deltalake.DeltaTable(captured.lake / "tables" / "oslo_later").to_pyarrow_table()
+    assert table.num_rows == certificate["records"] > 0
+
+
+@pytest.mark.rest
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_any_job_has_a_result(captured: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = run(captured, "verify_by_shell", monkeypatch)
     assert states(ended) == {"job": "success", "result": "success"}

@@ -81,7 +81,7 @@ def test_every_option_that_is_named_exists() -> None:
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
     bench = {"--rows", "--longer"}
     airflow = {"--dag-id", "--from-date", "--to-date", "--max-active-runs"}
-    spark = {"--jars", "--request", "--result", "--attempt", "--deploy-mode"}
+    spark = {"--jars", "--request", "--result", "--attempt", "--join", "--deploy-mode"}
     launcher = {"--home", "--dags", "--database"}
     lock = {"--upgrade"}
     assert named - known == {"--help", *spark, *docker, *bench, *airflow, *launcher, *lock}

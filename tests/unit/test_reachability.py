@@ -17,7 +17,7 @@ ENTRIES = ("capstan.cli", "capstan.airflow", "capstan.jobs")
 PACKAGES = ("capstan", "capstan.pipeline", "capstan.pipeline.operators")
 # What others call by name.
 HOOKS = {
-    "airflow/operators/frontier_sensor.py:poke": "Airflow's sensors",
+    "airflow/tasks/lake_triggers.py:serialize": "Airflow's triggerers",
     "airflow/tasks/job_operator.py:get_openlineage_facets_on_complete": "OpenLineage",
     "airflow/provider.py:provider_info": "the entry point of a provider",
     "airflow/web/plugin.py:CapstanPlugin": "the entry point of a plugin",

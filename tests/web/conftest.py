@@ -87,6 +87,37 @@ with DAG(
 """
 """A user's DAG that requests times from the job without waiting for them."""
 
+DETACHED = """
+import datetime
+
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG
+
+from capstan.airflow import PlanOperator, ResultOperator
+
+with DAG("detached", schedule=None, is_paused_upon_creation=False):
+    plan = PlanOperator(
+        task_id="plan", stream="flights", target="detached", until="2013-01-03T00:00:00Z"
+    )
+    program = (
+        "until [ -e $CAPSTAN_LAKE/go ]; do sleep 0.1; done; exec python -m capstan.jobs replay "
+        f"--lake $CAPSTAN_LAKE --attempt {plan.attempt}"
+    )
+    job = BashOperator(
+        task_id="job",
+        bash_command=f"setsid sh -c '{program}' > $CAPSTAN_LAKE/job.log 2>&1 < /dev/null &",
+        cwd="/",
+    )
+    result = ResultOperator(
+        task_id="result",
+        attempt=plan.attempt,
+        deferrable=True,
+        wait=datetime.timedelta(seconds=2),
+    )
+    plan >> job >> result
+"""
+"""A user's DAG that starts a job and does not wait for it; the job begins once a file is there."""
+
 HASTE = """
 import datetime
 
@@ -237,7 +268,7 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
     settings.mkdir(parents=True)
     (settings / "airflow_local_settings.py").write_text(HASTE, encoding="utf-8")
     shutil.copytree(ROOT / "dags", folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in {"sleeper": SLEEPER, "hasty": HASTY}.items():
+    for name, text in {"sleeper": SLEEPER, "hasty": HASTY, "detached": DETACHED}.items():
         (folder / "dags" / f"{name}.py").write_text(text, encoding="utf-8")
     lake = Lake.at(folder / "lake")
     feed(folder / "lake" / "sources" / "flights", days=range(DAYS))

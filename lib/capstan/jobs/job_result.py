@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from capstan.api.context import Context
 from capstan.core.json_object import Json
 from capstan.errors import CapstanError
 from capstan.spark.project_home import replacing
-from capstan.storage.job_attempts import JobAttempt
+from capstan.storage.job_attempts import SIGNS_EVERY, JobAttempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,21 @@ class JobOutput:
         if self.attempt is not None:
             self.attempt.begin()
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Give signs of life in the lake inside the `with` block, if it has an attempt."""
+        if self.attempt is None:
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=_sign, args=(self.attempt, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
     def done(self, result: JobResult) -> None:
         """Write the result of a job, with the error if a check failed."""
         refusal = result.refusal
@@ -64,6 +81,15 @@ class JobOutput:
                 self.attempt.end(self.verb, error.exit_code, None, value)
             except (OSError, CapstanError) as unwritten:
                 _print(self.attempt.result_path, unwritten)
+
+
+def _sign(attempt: JobAttempt, ended: threading.Event) -> None:
+    while True:
+        # Without a store there is no sign; the job finds out by itself whether it can go on.
+        with suppress(OSError, CapstanError):
+            attempt.sign()
+        if ended.wait(SIGNS_EVERY):
+            return
 
 
 def _write(path: Path, value: Json) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,9 @@ from capstan.telemetry.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_LOOKS_EVERY = 5.0  # Seconds between two looks at another start of the same attempt.
 
 
 def main(
@@ -68,12 +72,16 @@ def _run(
         name = f"capstan {handler.__name__}"
         output = replace(output, file=options.result)
         attempt = _attempt(options)
+        if options.join and attempt is not None:
+            joined = _join(attempt)
+            if joined is not None:
+                return joined
         output = replace(output, attempt=attempt)
         output.begin()
         config, request = _config(options, attempt), dict(_request(options, attempt))
         by = _made_by(request.pop(KEY, None))
         started = Context(options.lake, config=config, spark=lambda: _start(name, start))
-        with started as context, making(by):
+        with started as context, making(by), output.at_work():
             result = handler(request, context)
         output.done(result)
     except BaseException as error:
@@ -101,9 +109,16 @@ def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Name
         help="write the result to jobs/NAME in the lake; without a request, read it from there",
         metavar="NAME",
     )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="if the attempt is at work already, wait for its end, and end like it",
+    )
     options = parser.parse_args(arguments)
     if options.file is not None and options.request is not None:
         parser.error("give one request: either a JSON file or --request")
+    if options.join and (options.attempt is None or options.result is not None):
+        parser.error("--join needs --attempt, and the result in the lake: leave --result out")
     if options.file is None and options.request is None and options.attempt is None:
         parser.error("give a request: a JSON file, --request, or --attempt with one in the lake")
     return options
@@ -113,6 +128,19 @@ def _attempt(options: argparse.Namespace) -> JobAttempt | None:
     if options.attempt is None:
         return None
     return JobAttempt(Workplace(options.lake).lake, options.attempt)
+
+
+def _join(attempt: JobAttempt) -> int | None:
+    """The exit code of a start of the attempt that is at work; None without one, or if it died."""
+    while attempt.is_at_work():
+        time.sleep(_LOOKS_EVERY)
+        outcome = attempt.outcome()
+        if outcome is not None:
+            error = outcome.error or {}
+            said = f"{error.get('error')}: {error.get('message')}" if error else "done"
+            print(f"capstan {outcome.verb}, as started before: {said}", flush=True)
+            return outcome.exit_code
+    return None
 
 
 def _config(options: argparse.Namespace, attempt: JobAttempt | None) -> str | None:

@@ -2,6 +2,7 @@
 
     <lake>/jobs/<attempt>/request.json    the request, if it was put there
     <lake>/jobs/<attempt>/streams.yaml    the declarations, if they were put there
+    <lake>/jobs/<attempt>/alive.json      when a job at work was last seen, by itself
     <lake>/jobs/<attempt>/result.json     how the job ended
 
 So the program that submits a job, and the one that takes its result, share nothing but the lake.
@@ -25,6 +26,12 @@ from capstan.storage.lake import (
     read_if_any,
     write_whole,
 )
+
+SIGNS_EVERY = 30.0
+"""Seconds between two signs of life of a job."""
+SILENT = timedelta(minutes=5)
+"""A job without a sign of life for so long is dead."""
+_CLOCKS = timedelta(minutes=1)  # How far those of driver and task may be apart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,29 @@ class JobAttempt:
     def declarations(self) -> str | None:
         """The text of the declarations in the lake; None if there are none."""
         return self._read("streams.yaml")
+
+    def sign(self) -> None:
+        """Leave a sign of life."""
+        self.lake.require()
+        self._write("alive.json", json.dumps({"at": datetime.now(UTC).isoformat()}))
+
+    def last_sign(self) -> datetime | None:
+        """The last sign of life, of any start; None without one."""
+        text = self._read("alive.json")
+        return None if text is None else datetime.fromisoformat(json.loads(text)["at"])
+
+    def is_at_work(self) -> bool:
+        """Whether a start gives signs of life, and has left no result."""
+        sign = self.last_sign()
+        alive = sign is not None and datetime.now(UTC) - sign < SILENT
+        return alive and self.outcome() is None
+
+    def has_died(self, since: datetime) -> bool:
+        """Whether a start that was at work since then gives no sign of life any more."""
+        sign = self.last_sign()
+        if sign is None or sign < since - _CLOCKS:
+            return False
+        return datetime.now(UTC) - sign >= SILENT and self.outcome() is None
 
     def end(self, verb: str, exit_code: int, result: Json | None, error: Json | None) -> None:
         """Write the result, atomically."""

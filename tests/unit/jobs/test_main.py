@@ -8,6 +8,8 @@ import re
 import runpy
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,13 @@ from capstan.errors import (
     RangeLockedError,
     SystemFailureError,
 )
-from capstan.jobs import handlers, job_file
+from capstan.jobs import handlers, job_file, job_result
 from capstan.jobs.__main__ import run
 from capstan.jobs.finished_runs import RollbackRequest, RunAudit, RunAudits
 from capstan.jobs.job_result import Handler, JobResult
 from capstan.jobs.main import main
 from capstan.replay.standalone_audit import TableAudit
+from capstan.storage import job_attempts
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import made_by
@@ -143,6 +146,8 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
         (["--request", "{}", "--attempt", ""], "CAP-NAME"),
         (["--request", "{}", "--attempt", "../a"], "CAP-NAME"),
         (["--attempt", "a", "--lake", "/nowhere"], "CAP-REQUEST"),
+        (["--request", "{}", "--join"], "CAP-USAGE"),
+        (["--attempt", "a", "--join", "--result", "r.json"], "CAP-USAGE"),
         (["--request"], "CAP-USAGE"),
         (["--request", "{}", "--nonsense"], "CAP-USAGE"),
         (["--req", "{}"], "CAP-USAGE"),
@@ -282,6 +287,60 @@ def test_the_result_of_an_earlier_start_is_gone_while_a_job_runs(
 
     arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a"]
     assert main(killed, arguments, session) == 0
+
+
+def test_a_job_with_an_attempt_gives_signs_of_life(
+    tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_result, "SIGNS_EVERY", 0.01)
+    signs: list[object] = []
+
+    def watched(fields: Json, context: Context) -> JobResult:
+        """Wait for two signs."""
+        while len(signs) < 2:
+            sign = attempt_of(tmp_path).last_sign()
+            if sign is not None and sign not in signs:
+                signs.append(sign)
+        assert attempt_of(tmp_path).is_at_work()
+        return JobResult({})
+
+    arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a"]
+    assert main(watched, arguments, session) == 0
+    assert not attempt_of(tmp_path).is_at_work()
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, 0), (CheckFailedError("CAP-X", "no"), 1)])
+def test_a_second_start_joins_one_that_is_at_work(
+    tmp_path: Path,
+    session: FakeSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: CapstanError | None,
+    code: int,
+) -> None:
+    first, fake = attempt_of(tmp_path), job(JobResult({"second": True}))
+    arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a", "--join"]
+    first.sign()
+    summary = None if error is None else error.summary()
+    monkeypatch.setattr(time, "sleep", lambda _: first.end("fake", code, {"first": True}, summary))
+    assert main(fake, arguments, session) == code
+    assert (fake.asked, session.started) == ([], [])
+    said = "done" if error is None else "CAP-X: no"
+    assert last_line(capsys) == f"capstan fake, as started before: {said}"
+    # That start has ended: the next one is a start of its own.
+    assert main(fake, arguments, session) == 0
+    assert len(fake.asked) == 1
+
+
+def test_a_second_start_does_not_join_a_dead_one(
+    tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt_of(tmp_path).sign()
+    monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
+    fake = job(JobResult({}))
+    arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a", "--join"]
+    assert main(fake, arguments, session) == 0
+    assert len(fake.asked) == 1
 
 
 def test_a_result_for_a_mistyped_lake_is_only_printed(

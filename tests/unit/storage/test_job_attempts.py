@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.errors import InvalidRequestError
+from capstan.storage import job_attempts
 from capstan.storage.job_attempts import JobAttempt, clear_attempts
 from capstan.storage.lake import Lake
 
@@ -52,6 +53,28 @@ def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) ->
     # And so does a plan that prepares another start.
     attempt.prepare({})
     assert attempt.outcome() is None
+
+
+def test_a_job_is_alive_as_long_as_it_says_so(
+    attempt: JobAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = datetime.now(UTC)
+    assert (attempt.last_sign(), attempt.is_at_work(), attempt.has_died(before)) == (
+        None, False, False,
+    )  # fmt: skip
+    attempt.sign()
+    assert (attempt.is_at_work(), attempt.has_died(before)) == (True, False)
+    sign = attempt.last_sign()
+    assert sign is not None and sign >= before
+    monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
+    assert (attempt.is_at_work(), attempt.has_died(before)) == (False, True)
+    # What was silent before somebody began to wait is an earlier start's.
+    assert not attempt.has_died(before + timedelta(minutes=2))
+    monkeypatch.undo()
+    attempt.end("verify", 0, {}, None)
+    assert (attempt.is_at_work(), attempt.has_died(before)) == (False, False)
+    monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
+    assert not attempt.has_died(before)
 
 
 @pytest.mark.parametrize(

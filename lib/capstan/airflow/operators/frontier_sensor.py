@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from airflow.sdk import BaseSensorOperator, Context
+from airflow.sdk import BaseSensorOperator, Context, timezone
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.assets import plain
+from capstan.airflow.tasks.capstan_operator import CapstanOperator, is_deferrable
 from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.core.config.loading.validation import read_field
 from capstan.core.config.request_fields import GivenFields, Names
@@ -24,8 +26,8 @@ class FrontierSensor(CapstanOperator, BaseSensorOperator):
 
     Completeness is proven, not guessed: no further records of those times can arrive. Each check
     reads the streams' indexes without a JVM. Between checks the task does not run: it holds no
-    worker or pool slot, and needs no triggerer. The sensor also waits for a stream that is not on
-    tape yet.
+    worker or pool slot. If it is deferrable, a trigger looks in its place, many in one triggerer;
+    else it needs no triggerer. The sensor also waits for a stream that is not on tape yet.
     """
 
     template_fields = (*_RANGE, "lake", "config")
@@ -42,6 +44,7 @@ class FrontierSensor(CapstanOperator, BaseSensorOperator):
         fields: Callable[[Context], GivenFields] | None = None,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
+        deferrable: bool | None = None,
         **rest: Any,
     ) -> None:
         """Create a sensor.
@@ -56,6 +59,8 @@ class FrontierSensor(CapstanOperator, BaseSensorOperator):
             fields: Gives these fields of a run, in place of the arguments above.
             poke_interval: The time between two checks.
             timeout: The longest wait before the sensor fails without a retry.
+            deferrable: Whether a trigger looks, instead of this task; by default
+                `[operators] default_deferrable`.
             rest: `lake` and `config`, if not those of the settings, templated; other arguments of a
                 sensor.
         """
@@ -68,6 +73,7 @@ class FrontierSensor(CapstanOperator, BaseSensorOperator):
         self.until = until
         self.replay = replay
         self._fields_of = fields
+        self._deferrable = is_deferrable(deferrable)
 
     def _fields(self, context: Context) -> GivenFields:
         if self._fields_of is not None:
@@ -93,12 +99,25 @@ class FrontierSensor(CapstanOperator, BaseSensorOperator):
         return [{**fields, "stream": name} for name in names]
 
     def execute(self, context: Context) -> object:
-        """Check, and reschedule; fails with `CAP-INCOMPLETE` after the timeout."""
+        """Check, and leave the slot; fails with `CAP-INCOMPLETE` after the timeout."""
         try:
-            return super().execute(context)
+            if not self._deferrable:
+                return super().execute(context)
+            if not self.poke(context):
+                self._defer(context)
         except AirflowSensorTimeout:
             self._require_complete(context)
-            return None
+        return None
+
+    def _defer(self, context: Context) -> None:
+        from capstan.airflow.tasks.lake_triggers import FrontierTrigger
+
+        since, patience = self.waits_since(context), timedelta(seconds=self.timeout)
+        if timezone.utcnow() - since >= patience:
+            raise AirflowSensorTimeout
+        fields = [plain(each) for each in self._by_stream(context)]
+        trigger = partial(FrontierTrigger, config=str(self.settings.config), fields=fields)
+        self.defer_to(trigger, since, timedelta(seconds=self.poke_interval), patience)
 
     def _require_complete(self, context: Context) -> None:
         from capstan.airflow.lake_queries import plan_request

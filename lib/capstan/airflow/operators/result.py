@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Context, TriggerRule
@@ -10,13 +11,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
 from capstan.airflow.tasks.attempt_name import attempt_template
+from capstan.airflow.tasks.capstan_operator import is_deferrable
 from capstan.airflow.tasks.failures import as_task, set_usual, unusable
 from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 
 if TYPE_CHECKING:
-    from capstan.storage.job_attempts import JobOutcome
+    from capstan.storage.job_attempts import JobAttempt, JobOutcome
 
 _FAILED = frozenset({"failed", "upstream_failed"})
 
@@ -41,7 +43,8 @@ class ResultOperator(JobOperator):
         *,
         attempt: str | None = None,
         wait: timedelta = timedelta(minutes=1),
-        patience: timedelta = timedelta(0),
+        patience: timedelta | None = None,
+        deferrable: bool | None = None,
         **rest: Any,
     ) -> None:
         """Create a task that takes a result.
@@ -51,11 +54,17 @@ class ResultOperator(JobOperator):
                 `attempt_template` of this task's id. Templated.
             wait: The time between two looks for the result.
             patience: How long to wait for a result, without holding a slot, when the submitting
-                task has succeeded without waiting for the job.
+                task has succeeded without waiting for the job; by default not at all, and a week if
+                it is deferrable.
+            deferrable: Whether a trigger looks for the result, many in one triggerer, instead of
+                this task; by default `[operators] default_deferrable`.
             rest: `lake` and `config`, whose declarations may name the target's asset; `render`;
                 other arguments of an operator.
         """
         set_usual(rest, trigger_rule=TriggerRule.ALL_DONE, outlets=[REPLAYED, CAPTURED])
+        self._deferrable = is_deferrable(deferrable)
+        if patience is None:
+            patience = timedelta(days=7 if self._deferrable else 0)
         super().__init__(wait=wait, patience=patience, **rest)
         self.attempt = attempt or attempt_template(self.task_id)
 
@@ -91,7 +100,7 @@ class ResultOperator(JobOperator):
                 "start the job again, which replaces it",
             ) from error
         if outcome is None:
-            self._missing(context, attempt.result_path, states, failed)
+            self._missing(context, attempt, states, failed)
         if outcome.attempt != attempt.name:
             raise unusable(
                 f"{attempt.result_path} is of attempt {outcome.attempt}",
@@ -105,8 +114,9 @@ class ResultOperator(JobOperator):
         return outcome
 
     def _missing(
-        self, context: Context, path: str, states: dict[str, str], failed: list[str]
+        self, context: Context, attempt: JobAttempt, states: dict[str, str], failed: list[str]
     ) -> NoReturn:
+        path, since = attempt.result_path, self.waits_since(context)
         if failed:
             raise unusable(
                 f"{', '.join(failed)} failed, and the job has left no result at {path}",
@@ -114,7 +124,18 @@ class ResultOperator(JobOperator):
             )
         if states and all(state == "skipped" for state in states.values()):
             raise AirflowSkipException("the job was not submitted")
-        self.wait_for_more(context, f"there is no result at {path}")
+        if attempt.has_died(since):
+            raise unusable(
+                f"the job has left no result at {path}, and was last seen at work at "
+                f"{attempt.last_sign():%Y-%m-%d %H:%M:%S} UTC",
+                "clear the submitting task: the next start is the next attempt of the same run",
+            )
+        trigger = None
+        if self._deferrable:
+            from capstan.airflow.tasks.lake_triggers import ResultTrigger
+
+            trigger = partial(ResultTrigger, attempt=self.attempt)
+        self.wait_for_more(context, f"there is no result at {path}", trigger)
         raise unusable(
             f"the job has left no result at {path}",
             "give it --lake and --attempt of this task; if the submitting task does not wait for "

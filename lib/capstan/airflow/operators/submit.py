@@ -33,6 +33,14 @@ from capstan.storage.s3_access import child_variables
 _JOB_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
 _MANY = 1_000_000
+_CLIENT = (
+    "a task that runs spark-submit in client mode cannot be deferrable: Spark's driver runs below "
+    "the task, and ends with it"
+)
+_DEFER = (
+    "start the job with an operator that does not wait for its end, and take its result with "
+    "ResultOperator(deferrable=True); to wait for times, put FrontierSensor(deferrable=True) before"
+)
 _OBJECT = "give a JSON object with the keys of the job's request, such as the task `plan` returns"
 
 
@@ -86,6 +94,8 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             rest: `lake` and `config`, if not those of the settings, templated; other arguments
                 of a `JobOperator` and a `SparkSubmitOperator`.
         """
+        if rest.pop("deferrable", False):
+            raise InvalidRequestError("CAP-REQUEST", _CLIENT, _DEFER, key="deferrable")
         if self.usual_outlets:
             rest.setdefault("outlets", list(self.usual_outlets))
         pool = environment_pool() if settings is None else settings.pool

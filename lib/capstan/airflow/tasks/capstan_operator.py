@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Context, timezone
+from airflow.sdk.configuration import conf
 
 from capstan.airflow.settings import Settings, named_config, read_settings
 from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.core.config.request_fields import is_empty
 from capstan.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from capstan.airflow.tasks.lake_triggers import LakeTrigger
 
 _ARGUMENTS = frozenset(
     {"stream", "target", "replay", "workers", "since", "until", "fields", "runs", "table"}
@@ -53,6 +58,34 @@ class CapstanOperator(BaseOperator):
         self.lake = lake
         self.config = named_config(config, streams)
         self._given = settings
+        # When a task began to wait, of one that a trigger has woken.
+        self._waits_since: datetime | None = None
+
+    def waits_since(self, context: Context) -> datetime:
+        """When the task began to wait, in this try; now if it has not waited."""
+        rescheduled = context["ti"].get_first_reschedule_date(context)
+        return self._waits_since or rescheduled or timezone.utcnow()
+
+    def defer_to(
+        self,
+        trigger: Callable[..., LakeTrigger],
+        since: datetime,
+        interval: timedelta,
+        patience: timedelta,
+    ) -> NoReturn:
+        """Leave the slot until a trigger fires, or the patience ends; then `execute` runs again."""
+        made = trigger(
+            lake=self.settings.lake,
+            interval=interval.total_seconds(),
+            since=since.isoformat(),
+            until=(since + patience).isoformat(),
+        )
+        self.defer(trigger=made, method_name="resume")
+
+    def resume(self, context: Context, event: str) -> object:
+        """Execute again, as a task that waits since the time of a trigger's event."""
+        self._waits_since = datetime.fromisoformat(event)
+        return self.execute(context)
 
     @property
     @as_task()
@@ -76,6 +109,12 @@ class CapstanOperator(BaseOperator):
             with as_task():
                 for name, before in given.items():
                     require_rendered(name, before, getattr(parent, name))
+
+
+def is_deferrable(given: bool | None) -> bool:
+    """Whether an operator waits by a trigger: as given, or as Airflow has it for all operators."""
+    usual = conf.getboolean("operators", "default_deferrable", fallback=False)
+    return usual if given is None else given
 
 
 def _reads_parameters(arguments: Mapping[str, Any]) -> bool:

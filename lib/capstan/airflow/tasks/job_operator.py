@@ -34,6 +34,7 @@ from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
 
 if TYPE_CHECKING:
+    from capstan.airflow.tasks.lake_triggers import LakeTrigger
     from capstan.airflow.tasks.lineage import Lineage
 
 Render = Callable[[Json], object]
@@ -110,12 +111,18 @@ class JobOperator(CapstanOperator):
 
         return lineage(self.job, self.settings.lake, self._result, self.settings.declarations)
 
-    def wait_for_more(self, context: Context, reason: object) -> None:
-        """Reschedule the task until its patience ends; this uses up no try."""
-        now = timezone.utcnow()
-        since = context["ti"].get_first_reschedule_date(context) or now
+    def wait_for_more(
+        self, context: Context, reason: object, trigger: Callable[..., LakeTrigger] | None = None
+    ) -> None:
+        """Leave the slot until the task's patience ends; this uses up no try.
+
+        The task looks again after its time between two checks, or once the trigger fires.
+        """
+        since, now = self.waits_since(context), timezone.utcnow()
         if now - since < self._patience:
             _log.info("not complete yet: %s", reason)
+            if trigger is not None:
+                self.defer_to(trigger, since, self._wait, self._patience)
             raise reschedule(now + self._wait)
 
     def _show(self, result: Json) -> None:

@@ -61,7 +61,7 @@ def find_java(say: Say | None = None) -> Java:
             if source == "JAVA_HOME":
                 report(f"JAVA_HOME={home} is Java {java.version}, not 17 or 21: looking elsewhere")
         else:
-            others.append(f"{home} does not run")
+            others.append(f"{home} does not run: {java}")
             report(f"skipped the Java of {source} at {home}: {java}")
     seen = f" (found: {'; '.join(others)})" if others else ""
     raise SystemFailureError(
