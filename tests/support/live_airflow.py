@@ -133,18 +133,37 @@ def launch(
 
 def components(home: Home) -> dict[str, Process]:
     """The running components of an Airflow by name: leaders of sessions that write its logs."""
-    leaders = [process for process in home.left() if os.getsid(process.pid) == process.pid]
-    logs = {
-        process: {Path(file.path) for file in process.open_files() if file.fd == 1}
-        for process in leaders
-    }
+    leaders = [process for process in home.left() if _leads_session(process)]
+    logs = {process: _outputs_of(process) for process in leaders}
     # Children of PostgreSQL lead sessions too, and their log is that of their parent.
     return {
         path.stem: process
         for process, paths in logs.items()
         for path in paths
-        if process.parent() not in leaders
+        if _parent_of(process) not in leaders
     }
+
+
+def _leads_session(process: Process) -> bool:
+    try:
+        return os.getsid(process.pid) == process.pid
+    except ProcessLookupError:
+        return False
+
+
+def _outputs_of(process: Process) -> set[Path]:
+    """The file to which a process writes its output; none if it has ended."""
+    try:
+        return {Path(file.path) for file in process.open_files() if file.fd == 1}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _parent_of(process: Process) -> Process | None:
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def is_of_job(process: Process) -> bool:
