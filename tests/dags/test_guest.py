@@ -49,7 +49,7 @@ from capstan.core.config import load_sound
 from capstan.core.config.help import fields_of
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from tests.support.docs import blocks, page, table
+from tests.support.docs import blocks, page, section, table
 from tests.support.sample_streams import lay_in, rows
 
 if TYPE_CHECKING:
@@ -218,11 +218,16 @@ def test_one_task_refuses_what_takes_several(
     assert submit.calls == []
 
 
+def own_dag() -> str:
+    """The DAG of the documentation."""
+    [text] = blocks(section(page("airflow"), "In a DAG of your own"), "python")
+    return text
+
+
 def test_the_dag_of_the_documentation_loads(place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     write_project(tmp_path / "project", airflow=folder)
-    [text] = blocks(page("airflow"), "python")
-    (folder / "shop.py").write_text(text, encoding="utf-8")
+    (folder / "shop.py").write_text(own_dag(), encoding="utf-8")
     bag = place.bag(folder)
     assert bag.import_errors == {}
     dag = bag.dags["shop"]
@@ -244,7 +249,7 @@ def test_the_dag_of_the_documentation_replays_a_day_in_each_run(
     from airflow.serialization.encoders import coerce_to_core_timetable
     from airflow.timetables.base import DataInterval, TimeRestriction
 
-    (tmp_path / "shop.py").write_text(blocks(page("airflow"), "python")[0], encoding="utf-8")
+    (tmp_path / "shop.py").write_text(own_dag(), encoding="utf-8")
     dag = place.bag(tmp_path / "shop.py").dags["shop"]
     timetable = coerce_to_core_timetable(dag.timetable)
     begin = datetime(2026, 1, 5, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
@@ -129,11 +129,17 @@ def lay_tape(
 
 
 def go_on(
-    lake: Lake, name: str, times: Iterable[Sequence[int]], frontier: Sequence[int] | None
+    lake: Lake,
+    name: str,
+    times: Iterable[Sequence[int]],
+    frontier: Sequence[int] | None,
+    *,
+    workers: Collection[int] | None = None,
 ) -> None:
     """Add one commit to a tape: each worker has a record at each time, then its frontier.
 
-    A time that a worker no longer holds gets a record too, which violates the protocol.
+    A time that a worker no longer holds gets a record too, which violates the protocol. With
+    `workers`, the others have no event.
     """
     tape = open_tape(lake, name)
     cut = summary.find_cut(tape, None)
@@ -144,6 +150,8 @@ def go_on(
 
     rows: list[dict[str, object]] = []
     for state in summary.worker_states(tape, cut):
+        if workers is not None and state.worker not in workers:
+            continue
         printed = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
         own = [{"kind": "messages", "time": struct(time), **printed} for time in times]
         [(held, _)] = state.holdings

@@ -12,7 +12,7 @@ import pytest
 from capstan.airflow.local import processes
 from capstan.cli.scaffold import write_project
 from tests.support.airflow_api import until
-from tests.support.docs import blocks, page
+from tests.support.docs import blocks, page, section
 from tests.support.live_airflow import launch
 from tests.support.small_spark import SUBMITTED
 
@@ -35,7 +35,7 @@ def test_the_daily_dag_replays_one_day_after_the_other(tmp_path: Path) -> None:
     folder, lake = tmp_path.resolve(), tmp_path.resolve() / "lake"
     lake.mkdir()
     write_project(folder / "project", airflow=folder / "dags")
-    [text] = blocks(page("airflow"), "python")
+    [text] = blocks(section(page("airflow"), "In a DAG of your own"), "python")
     assert SCHEDULE in text
     text = text.replace(SCHEDULE, BOUNDED).replace('"approve": True', '"approve": False')
     (folder / "dags" / "shop.py").write_text(f"from datetime import datetime\n{text}", "utf-8")

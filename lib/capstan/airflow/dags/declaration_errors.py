@@ -9,6 +9,7 @@ from airflow.sdk import DAG
 from capstan.airflow.dags import timetables
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.partitions import HAS_PARTITIONS, NEEDED
 from capstan.core.config import Replay, Stream
 from capstan.errors import InvalidRequestError
 
@@ -27,11 +28,17 @@ def mistakes(settings: Settings) -> Iterator[InvalidRequestError]:
     yield from (mistake.error for mistake in declared.mistakes)
     every: list[Stream | Replay] = [*declared.streams.values(), *declared.replays.values()]
     for each in every:
-        for check in (timetables.of_declared, on_failure):
+        for check in (timetables.of_declared, on_failure, require_keys):
             try:
                 check(settings, each)
             except InvalidRequestError as error:
                 yield error
+
+
+def require_keys(settings: Settings, declared: Stream | Replay) -> None:
+    """Check that this Airflow takes partition keys, if a stream has partitions."""
+    if isinstance(declared, Stream) and declared.partitions is not None and not HAS_PARTITIONS:
+        raise settings.misdeclared(declared, "partitions", NEEDED)
 
 
 def sound(build: Callable[[], DAG]) -> Iterator[DAG]:

@@ -12,15 +12,16 @@ from functools import partial
 
 from airflow.sdk import DAG, Context, Param
 
-from capstan.airflow.assets import table_asset
+from capstan.airflow.assets import stream_asset, table_asset
 from capstan.airflow.dags import docs, timetables
-from capstan.airflow.dags.declaration_errors import sound
+from capstan.airflow.dags.declaration_errors import require_keys, sound
 from capstan.airflow.dags.defaults import new_dag, task_arguments, task_defaults
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch, workers_field
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.lake_files import labels_by_stream
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.jobs import CaptureOperator
+from capstan.airflow.operators.partitions import CountPartitionsOperator, TellPartitionsOperator
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay, Stream
 from capstan.core.config.request_fields import GivenFields
@@ -38,6 +39,7 @@ def capture_dags(settings: Settings) -> Iterator[DAG]:
 
 
 def _capture_dag(settings: Settings, stream: Stream) -> DAG:
+    require_keys(settings, stream)
     about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
     with new_dag(
         settings,
@@ -50,8 +52,27 @@ def _capture_dag(settings: Settings, stream: Stream) -> DAG:
         max_active_runs=1,
         tag="capture",
     ) as dag:
-        CaptureOperator(stream=stream.name, **task_arguments(settings, "capture", stream))
+        capture = CaptureOperator(stream=stream.name, **task_arguments(settings, "capture", stream))
+        if stream.partitions is not None:
+            _tell_the_rest(settings, stream, capture)
     return dag
+
+
+def _tell_the_rest(settings: Settings, stream: Stream, capture: CaptureOperator) -> None:
+    """Create the tasks that tell the partitions beyond the batch that the capture has told."""
+    count = CountPartitionsOperator(stream=stream.name, **task_arguments(settings, "count", stream))
+    usual = task_arguments(settings, "partitions", stream)
+    # Airflow stores the arguments of a mapped task: a place, but no settings.
+    place = {"lake": settings.lake, "config": str(settings.config)}
+    del usual["settings"]
+    told = TellPartitionsOperator.partial(
+        stream=stream.name,
+        outlets=[stream_asset(stream.name)],
+        max_active_tis_per_dag=1,
+        **place,
+        **usual,
+    ).expand(batch=count.output)
+    capture >> count >> told
 
 
 def follow_dags(settings: Settings) -> Iterator[DAG]:

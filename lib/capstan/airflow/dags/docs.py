@@ -58,7 +58,9 @@ CAPTURE = """
 Appends to the tape what has arrived of stream **{stream}**, then ends. {description}
 
 Each run captures everything new, so the next run makes up for a missed one. The event of the asset
-`capstan/streams/{stream}` carries the frontier: all times before it are complete.
+`capstan/streams/{stream}` carries the frontier: all times before it are complete. If the stream
+declares `partitions`, there is an event for each interval that the frontier has passed instead;
+**partitions** emits those that are too many for one task.
 """
 
 REPLAY = """
@@ -195,6 +197,8 @@ captures fail or are paused; a frontier that does not move fails it with `CAP-ST
 
 TASKS = {
     "capture": "Submits the job `capture`; the XCom is its result.",
+    "count": "Counts the batches of partitions that are still to be told.",
+    "partitions": "Tells a batch of partitions: of intervals that the frontier has passed.",
     "complete": "Waits for the frontier, without holding a worker slot.",
     "plan": "Plans the replay and pins the cut, without Spark unless *Differences* is on. The plan "
     "is under *Rendered Templates*.",

@@ -18,6 +18,7 @@ from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, skip_following
 from capstan.airflow.tasks.job_operator import log_text, named_run
 from capstan.airflow.tasks.links import RunLink, TargetLink
+from capstan.airflow.tasks.partitions import require_partitions
 from capstan.airflow.tasks.spark_program import inherited
 from capstan.core.config import ProjectConfig
 from capstan.core.config.loading.secret_references import (
@@ -68,7 +69,11 @@ class CaptureOperator(CapstanSubmitOperator):
 
         self.request = {"stream": self.stream, **self._options, **self._read_request()}
         with as_task():
-            secrets = _connection_values(self.settings.declarations, str(self.request["stream"]))
+            name, declarations = str(self.request["stream"]), self.settings.declarations
+            declared = declarations.streams.get(name)
+            if declared is not None and declared.partitions is not None:
+                require_partitions(self, declared)
+            secrets = _connection_values(declarations, name)
         with inherited({VARIABLE: json.dumps(secrets)} if secrets else {}):
             result = super().execute(context)
         try:

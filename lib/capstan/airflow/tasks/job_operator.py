@@ -29,7 +29,8 @@ from capstan.airflow.documents import (
 )
 from capstan.airflow.lake_files import remember_declarations, remember_labels
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
-from capstan.airflow.tasks.failures import failure, reschedule
+from capstan.airflow.tasks.failures import as_task, failure, reschedule
+from capstan.airflow.tasks.partitions import tell_partitions
 from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
 
@@ -154,10 +155,15 @@ def tell_outlets(task: JobOperator, context: Context, extra: Json) -> None:
 
 
 def tell_capture(task: JobOperator, context: Context, result: Json) -> None:
-    """Emit the event of the stream's asset, with the new frontier, and save the worker labels."""
+    """Emit the event of the stream's asset, or those of its partitions; save the worker labels."""
     extra, stream = captured(result), str(result.get("stream"))
-    tell_outlets(task, context, extra)
-    tell_through_aliases(context, task.outlets, stream_asset(stream), extra)
+    declared = task.settings.declarations.streams.get(stream)
+    if declared is not None and declared.partitions is not None:
+        with as_task():
+            tell_partitions(task, context, task.settings, declared, extra)
+    else:
+        tell_outlets(task, context, extra)
+        tell_through_aliases(context, task.outlets, stream_asset(stream), extra)
     try:
         from capstan.airflow.lake_queries import worker_labels
     except ModuleNotFoundError:

@@ -14,6 +14,7 @@ from capstan.core.config.models import (
     EventTime,
     LatePolicy,
     Mode,
+    Partitions,
     Stream,
     Target,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "EventTime",
     "LatePolicy",
     "Mode",
+    "Partitions",
     "ProjectConfig",
     "Replay",
     "Source",

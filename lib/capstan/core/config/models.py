@@ -231,6 +231,21 @@ TimeDomain = Annotated[
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
+class Partitions(Declared):
+    """Intervals of a stream's event times of which Airflow is told once they are complete.
+
+    Attributes:
+        every: Their length; they are counted from 1970-01-01 UTC.
+        workers: Whether each is also told of each worker, once that worker has passed it.
+        since: The first time that is told; that of the first record by default.
+    """
+
+    every: PositiveLength
+    workers: bool = False
+    since: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
 class Stream(Declared):
     """A stream to capture.
 
@@ -244,6 +259,7 @@ class Stream(Declared):
         schedule: The schedule of Airflow's captures (`@daily`, or a cron of five fields); None for
             captures by hand only.
         stalled_after: A frontier that has not moved for longer fails the capture's task.
+        partitions: The intervals of which Airflow is told, by keys of the stream's asset.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
         spark: Spark settings of the jobs that Airflow submits for it, unless for a declared replay.
     """
@@ -255,9 +271,22 @@ class Stream(Declared):
     late: LatePolicy = LatePolicy.DEAD_LETTER
     schedule: Schedule | None = None
     stalled_after: PositiveLength | None = None
+    partitions: Partitions | None = None
     notify: References = field(default=())
     spark: SparkSettings = field(default_factory=dict, hash=False)
     description: str = ""
+
+    @field_validator("partitions", mode="after")
+    @classmethod
+    def _complete(cls, given: Partitions | None, info: ValidationInfo) -> Partitions | None:
+        time = info.data.get("time")
+        if given is None or time is None:
+            return given
+        if getattr(time, "lateness", None) is None:
+            raise ValueError("needs event times with a lateness, which make intervals complete")
+        if given.every % time.every or given.every % timedelta(seconds=1):
+            raise ValueError("needs intervals of whole seconds that are multiples of time.every")
+        return given
 
     @field_validator("workers", mode="after")
     @classmethod

@@ -1,0 +1,169 @@
+"""Partitions of a stream: its captures emit keys, on which Airflow schedules a user's DAG."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import sync_bag_to_db
+from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+from airflow.models.asset import AssetEvent
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from sqlalchemy import select, update
+
+from capstan.airflow import CaptureOperator
+from capstan.airflow.dags import declaration_errors, defaults
+from capstan.airflow.tasks import job_operator, partitions
+from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.backfill import passed_intervals
+from capstan.storage.lake import Lake
+from tests.support.docs import blocks, page, section
+from tests.support.jvmless_lake import FIRST, go_on, lay_tape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import FakeSubmit, Place
+
+# Events of other tests are of other streams.
+NAME, CONSUMER = "clocked", "bookkeeping"
+URI, CAPTURE = f"capstan://streams/{NAME}", f"capstan_capture__{NAME}"
+HOUR = 3_600_000_000
+DAY = [f"2024-05-01T{hour:02}:00:00" for hour in range(24)]
+
+
+def at(hours: float) -> tuple[int]:
+    return (FIRST + int(hours * HOUR),)
+
+
+def events() -> list[tuple[str | None, str | None, int]]:
+    """The stream's events: their partition keys, in order, their tasks and map indexes."""
+    with create_session() as session:
+        told = [e for e in session.scalars(select(AssetEvent)) if e.uri == URI]
+        return sorted((e.partition_key, e.source_task_id, e.source_map_index) for e in told)
+
+
+def keys() -> list[str | None]:
+    """The partition keys of the stream's events; all of its events have one."""
+    return [key for key, _, _ in events()]
+
+
+@pytest.fixture
+def hourly(place: Place, submit: FakeSubmit) -> Place:
+    """A place whose captures are faked: a test writes to the tape what one would."""
+    hours = 'schedule: "@hourly"\n    partitions: {every: 1 hour}'
+    text = place.streams.read_text(encoding="utf-8").replace('schedule: "@hourly"', hours)
+    place.streams.write_text(text.replace("little", NAME), encoding="utf-8")
+    submit.answers({"exit": 0, "result": {"stream": NAME, "cut": 0, "frontier": []}})
+    with create_session() as session:
+        for event in session.scalars(select(AssetEvent)):
+            if event.uri.startswith(URI):
+                session.delete(event)
+    return place
+
+
+@pytest.fixture
+def daily(hourly: Place, tmp_path: Path) -> Place:
+    """The same with the consumer of the documentation, as a DAG processor makes it known."""
+    [text] = blocks(section(page("airflow"), "Partitions"), "python")
+    file = tmp_path / "folder" / "bookkeeping.py"
+    file.parent.mkdir()
+    file.write_text(text.replace("streams/orders", f"streams/{NAME}"), encoding="utf-8")
+    bag = hourly.bag(file.parent)
+    assert bag.import_errors == {}
+    DagBundlesManager().sync_bundles_to_db()
+    with create_session() as session:
+        sync_bag_to_db(bag, "dags-folder", None, session=session)
+        session.execute(update(DagModel).where(DagModel.dag_id == CONSUMER).values(is_paused=False))
+    return hourly
+
+
+def scheduled() -> list[str | None]:
+    """The partition keys of the consumer's runs, after a turn of the scheduler."""
+    with create_session() as session:
+        runner = SchedulerJobRunner(Job())
+        runner._create_dagruns_for_partitioned_asset_dags(session)
+        runs = session.scalars(select(DagRun).where(DagRun.dag_id == CONSUMER))
+        return [run.partition_key for run in runs]
+
+
+def test_a_day_runs_once_when_its_late_hour_is_complete(daily: Place) -> None:
+    lake = Lake.at(daily.lake)
+    lay_tape(lake, NAME, "ab", [at(n) for n in range(23)], at(10.5))
+    assert daily.run(CAPTURE).state == "success"
+    assert (keys(), scheduled()) == (DAY[:10], [])
+    # Worker b is in the next day; worker a is late with the last hour.
+    go_on(lake, NAME, [at(30)], at(30), workers=[1])
+    go_on(lake, NAME, [at(23)], at(23), workers=[0])
+    assert daily.run(CAPTURE).state == "success"
+    assert (keys(), scheduled()) == (DAY[:23], [])
+    go_on(lake, NAME, [at(25)], at(25.5), workers=[0])
+    assert daily.run(CAPTURE).state == "success"
+    assert keys() == [*DAY, "2024-05-02T00:00:00"]
+    assert scheduled() == ["2024-05-01"]
+    # A capture of nothing new emits nothing, and the day does not run again.
+    assert daily.run(CAPTURE).state == "success"
+    assert (len(keys()), scheduled()) == (25, ["2024-05-01"])
+
+
+def test_a_task_that_ends_between_capture_and_event_loses_no_interval_and_doubles_none(
+    hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str]] = []
+
+    def ends(*_: object) -> None:
+        """After the task has named the keys, and before Airflow has them."""
+        tried.append(keys())
+        if len(tried) == 1:
+            go_on(Lake.at(hourly.lake), NAME, [at(4)], at(5))
+            raise SystemExit(9)
+
+    monkeypatch.setattr(defaults, "RETRY_DELAY", timedelta(0))
+    monkeypatch.setattr(job_operator, "remember_labels", ends)
+    lay_tape(Lake.at(hourly.lake), NAME, "a", [at(0)], at(3))
+    assert hourly.run(CAPTURE).state == "success"
+    assert (tried, keys()) == ([[], []], DAY[:5])
+
+
+def test_a_capture_catches_up_in_bounded_batches_once_each(
+    hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passed_intervals, "BATCH", 7)
+    lay_tape(Lake.at(hourly.lake), NAME, "a", [at(0)], at(24))
+    assert hourly.run(CAPTURE).state == "success"
+    assert keys() == DAY
+    by_task = [(task, index) for _, task, index in events()]
+    batches = {"capture": 1, "partitions": 3}
+    assert {task for task, _ in by_task} == set(batches)
+    assert sorted(map(by_task.count, set(by_task))) == [3, 7, 7, 7]
+
+
+@pytest.mark.parametrize("templated", [True, False])
+def test_what_cannot_tell_partitions_is_refused_before_anything_is_captured(
+    *, templated: bool, hourly: Place, submit: FakeSubmit, execute: Any, context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    task = CaptureOperator(task_id="t", stream="{{ params.stream }}" if templated else NAME)
+    task.stream = NAME
+    if not templated:
+        monkeypatch.setattr(partitions, "HAS_PARTITIONS", False)
+    problem = "needs the stream's asset as an outlet" if templated else "needs Airflow 3.3 or later"
+    with pytest.raises(TaskRefusedError, match=f"^CAP-PARTITIONS: .*clocked {problem}"):
+        execute(task, context())
+    assert submit.calls == []
+
+
+def test_an_airflow_without_partition_keys_names_the_declaration(
+    hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declaration_errors, "HAS_PARTITIONS", False)
+    bag = hourly.bag()
+    assert CAPTURE not in bag.dags
+    [error] = bag.import_errors.values()
+    assert "streams.clocked.partitions" in error
+    assert "needs Airflow 3.3 or later" in error
