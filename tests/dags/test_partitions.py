@@ -167,3 +167,25 @@ def test_an_airflow_without_partition_keys_names_the_declaration(
     [error] = bag.import_errors.values()
     assert "streams.clocked.partitions" in error
     assert "needs Airflow 3.3 or later" in error
+
+
+def asked(place: Place, key: str | None, **form: object) -> Any:
+    """The fields of a run of `capstan_replay` with a partition key."""
+    plan = place.bag().dags["capstan_replay"].task_dict["plan"]
+    given = {"stream": NAME, "into": "t", "since": None, "workers": [], **form}
+    return plan._asked({"params": given, "partition_key": key})  # type: ignore[attr-defined]
+
+
+def test_a_replay_takes_its_range_from_a_partition_key(hourly: Place) -> None:
+    day = {"since": "2024-05-01T00:00:00+00:00", "until": "2024-05-02T00:00:00+00:00"}
+    named = {"stream": NAME, "into": "t"}
+    assert asked(hourly, "2024-05-01") == {**named, **day}
+    hour = {**day, "until": "2024-05-01T01:00:00+00:00"}
+    assert asked(hourly, DAY[0]) == {**named, **hour}
+    of_replay = {"stream": None, "into": None, "replay": "by_day"}
+    assert asked(hourly, f"a|{DAY[0]}", **of_replay) == {"replay": "by_day", "workers": "a", **hour}
+    # What the form names wins.
+    assert asked(hourly, f"a|{DAY[0]}", workers=["b"]) == {**named, **hour, "workers": ["b"]}
+    until = {"until": "2024-05-03"}
+    assert asked(hourly, "2024-05-01", **until) == {**named, **until}
+    assert asked(hourly, None) == named

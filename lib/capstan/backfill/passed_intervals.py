@@ -7,6 +7,7 @@ batch that was told neither loses an interval nor tells one twice, wherever it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from heapq import merge
@@ -27,6 +28,14 @@ BATCH = 500
 
 _ALL = -1  # in place of a worker: the whole stream
 _LONGEST = 250  # Airflow's bound on keys
+# The forms of keys, and lengths that end in the next one of a form; None for the declared length.
+_LENGTHS = {
+    "%Y-%m-%dT%H:%M:%S": None,
+    "%Y-%m-%dT%H": timedelta(hours=1),
+    "%Y-%m-%d": timedelta(days=1),
+    "%Y-%m": timedelta(days=31),
+    "%Y": timedelta(days=366),
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -103,6 +112,36 @@ def interval_key(start: int, label: str | None = None) -> str:
             worker=label[:80],
         )
     return key
+
+
+def key_fields(key: str, every: timedelta | None) -> dict[str, str]:
+    """The bounds that a partition key names, and its worker if it has one, as fields of a request.
+
+    Args:
+        key: A key of `interval_key`, or of a mapper: an hour, a day, a month or a year.
+        every: The length of the stream's partitions, if it declares any.
+    """
+    label, joint, text = key.rpartition("|")
+    for form, length in _LENGTHS.items():
+        with suppress(ValueError, OverflowError):
+            since = datetime.strptime(text, form).replace(tzinfo=UTC)
+            if length is not None:
+                later = (since + length).strftime(form)
+                until = datetime.strptime(later, form).replace(tzinfo=UTC)
+            elif every is not None:
+                until = since + every
+            else:
+                break
+            bounds = {"since": since.isoformat(), "until": until.isoformat()}
+            worker = label.replace("%7C", "|").replace("%25", "%")
+            return {**bounds, "workers": worker} if joint else bounds
+    raise InvalidRequestError(
+        "CAP-PARTITIONS",
+        f"partition key {key[:80]!r} names no interval of this stream",
+        "use the start of one of its declared `partitions`, such as 2026-01-05T10:00:00; or an "
+        "hour, a day, a month or a year, such as 2026-01-05T10, 2026-01-05, 2026-01 or 2026",
+        key=key[:80],
+    )
 
 
 def _starts(worker: int, low: int, high: int, every: int) -> Iterator[tuple[int, int]]:

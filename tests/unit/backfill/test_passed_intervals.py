@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from capstan.backfill import passed_intervals
-from capstan.backfill.passed_intervals import ToldIntervals, interval_key, next_passed
+from capstan.backfill.passed_intervals import ToldIntervals, interval_key, key_fields, next_passed
 from capstan.core.config import ByKey, EventTime, Partitions, Source, Stream
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
@@ -178,6 +178,39 @@ def test_a_key_is_taken_apart_at_one_place() -> None:
     with pytest.raises(InvalidRequestError, match="^CAP-PARTITIONS: "):
         interval_key(FIRST, "x" * 231)
     assert len(interval_key(FIRST, "x" * 230)) == 250
+
+
+@pytest.mark.parametrize(
+    ("key", "since", "until"),
+    [
+        ("2024-05-01T10:00:00", "2024-05-01T10:00:00+00:00", "2024-05-01T10:30:00+00:00"),
+        ("2024-05-01T10", "2024-05-01T10:00:00+00:00", "2024-05-01T11:00:00+00:00"),
+        ("2024-02-29", "2024-02-29T00:00:00+00:00", "2024-03-01T00:00:00+00:00"),
+        ("2024-02", "2024-02-01T00:00:00+00:00", "2024-03-01T00:00:00+00:00"),
+        ("2024-12", "2024-12-01T00:00:00+00:00", "2025-01-01T00:00:00+00:00"),
+        ("2023", "2023-01-01T00:00:00+00:00", "2024-01-01T00:00:00+00:00"),
+        ("2024", "2024-01-01T00:00:00+00:00", "2025-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_key_names_a_range(key: str, since: str, until: str) -> None:
+    half = timedelta(minutes=30)
+    assert key_fields(key, half) == {"since": since, "until": until}
+    assert key_fields(f"a%7Cb%25|{key}", half)["workers"] == "a|b%"
+
+
+@pytest.mark.parametrize(
+    ("key", "every"),
+    [
+        ("2024-05-01T10:00:00", None),
+        ("2024-W18", timedelta(hours=1)),
+        ("", timedelta(hours=1)),
+        ("9999", timedelta(hours=1)),
+        ("9999-12-31T23:00:00", timedelta(hours=1)),
+    ],
+)
+def test_a_key_that_names_none_is_refused(key: str, every: timedelta | None) -> None:
+    with pytest.raises(InvalidRequestError, match="^CAP-PARTITIONS: .* names no interval"):
+        key_fields(key, every)
 
 
 @pytest.mark.parametrize(

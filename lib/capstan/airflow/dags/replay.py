@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow.assets import REPLAYED
-from capstan.airflow.dags import docs
+from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.defaults import new_dag, task_defaults
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.dags.notifications import of_chosen
@@ -21,6 +22,7 @@ from capstan.airflow.operators.replay import (
 )
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
+from capstan.core.config.request_fields import GivenFields
 
 
 def replay_tasks(
@@ -107,7 +109,7 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
         "replay",
         description="Replay chosen workers and times of a stream into a table",
         doc_md=docs.REPLAY,
-        schedule=None,
+        schedule=timetables.by_hand_or_key(),
         # Runs that wait for a person, or for times, count too.
         max_active_runs=32,
         # Only a person starts it, and should not have to unpause it first.
@@ -115,5 +117,22 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
         params=replay_form(settings),
         tag="replay",
     ) as dag:
-        replay_tasks(lambda context: filled(context["params"]), REPLAYED, settings=settings)
+        replay_tasks(partial(_asked, settings), REPLAYED, settings=settings)
     yield dag
+
+
+def _asked(settings: Settings, context: Context) -> GivenFields:
+    """The fields of a run's request: those of its form; else, its partition key names a range."""
+    given, key = filled(context["params"]), context.get("partition_key")
+    if key is None or "since" in given or "until" in given:
+        return given
+    # Not at the top: parsing a DAG file should not import table readers.
+    from capstan.backfill.passed_intervals import key_fields
+
+    declared = settings.declarations
+    replay = declared.replays.get(str(given.get("replay")))
+    name = given.get("stream") or (replay.inputs[0] if replay is not None else None)
+    stream = declared.streams.get(str(name))
+    partitions = None if stream is None else stream.partitions
+    every = None if partitions is None else partitions.every
+    return {**key_fields(str(key), every), **given}

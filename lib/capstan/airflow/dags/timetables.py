@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import airflow.sdk
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 from croniter import CroniterError, croniter
 
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.partitions import HAS_PARTITIONS
 from capstan.core.config import EpochTime, Replay, Stream
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,6 +45,11 @@ def of_declared(settings: Settings, declared: Stream | Replay) -> BaseTimetable 
         problem = f"is not a schedule: {error}"
         raise settings.misdeclared(declared, "schedule", problem) from None
     return timetable
+
+
+def by_hand_or_key() -> BaseTimetable | None:
+    """The timetable of runs that are triggered, with a partition key where Airflow takes one."""
+    return airflow.sdk.PartitionedAtRuntime() if HAS_PARTITIONS else None
 
 
 def daily() -> BaseTimetable:

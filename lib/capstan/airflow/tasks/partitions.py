@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 HAS_PARTITIONS = hasattr(OutletEventAccessor, "add_partitions")
 """Whether this Airflow takes partition keys from a running task."""
-_TOLD = AssetAlias("capstan/told")
-# The alias makes its assets known to Airflow when a task first emits one.
 NEEDED = "needs Airflow 3.3 or later, in which a task can name the partitions of an asset's events"
+# The alias makes an asset known to Airflow when a task first emits an event of it.
+_TOLD = AssetAlias("capstan/told")
 
 
 def told_asset(stream: str) -> Asset:
