@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -58,6 +60,7 @@ def tell(
     while (passed := next_passed(lake, of or stream(), told)) is not None:
         assert 0 < len(passed.keys) <= passed_intervals.BATCH
         keys += passed.keys
+        assert len(keys) <= 10_000
         # As it comes back from an event.
         told = ToldIntervals.from_json(passed.told.to_json())
         assert told == passed.told
@@ -136,6 +139,24 @@ def test_each_worker_is_told_when_it_has_passed(lake: Lake, small: None) -> None
     go_on(lake, "s", hours(5), (FIRST + 6 * HOUR,), workers=[1])
     keys, told = tell(lake, told, both)
     assert keys == [key for hour in MONTH[3:6] for key in (hour, f"b|{hour}")]
+
+
+def test_a_worker_that_comes_later_begins_where_the_stream_is(lake: Lake) -> None:
+    lay(lake, (FIRST + 2 * HOUR,), 0, 1)
+    both = stream(workers=True)
+    _, told = tell(lake, None, both)
+    known = pa.table(
+        {
+            "worker": pa.array([2], pa.int32()),
+            "label": ["c"],
+            "opened_commit": pa.array([1], pa.int64()),
+        }
+    )
+    deltalake.write_deltalake(lake.stream("s").workers, known, mode="append")
+    go_on(lake, "s", hours(3), (FIRST + 4 * HOUR,), workers=[0, 1])
+    go_on(lake, "s", hours(3), (FIRST + 4 * HOUR,), workers=[2])
+    keys, _ = tell(lake, told, both)
+    assert keys == [before + hour for hour in MONTH[2:4] for before in ("", "a|", "b|", "c|")]
 
 
 def test_a_changed_declaration_holds_for_what_is_complete_from_then_on(
