@@ -14,8 +14,9 @@ from unittest.mock import patch
 
 from capstan.backfill.planner import BackfillRequest
 from capstan.capture.batch import micro_batch
-from capstan.capture.dead_letters import drop
+from capstan.capture.dead_letters import drop, fix
 from capstan.capture.drop_request import Drop
+from capstan.capture.fix_request import Fix
 from capstan.capture.query.attached_query import CaptureInto
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
@@ -57,7 +58,7 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
         spark: The session.
         name: One of `capture`; `attach`, a query with a trigger by time that records the same rows
             by `capture_into`, until it has recorded all of them; `put-back`, `close`, `import`,
-            `drop`, of all that is not on tape;
+            `drop`, of all that is not on tape; `fix`, which gives a time to records without one;
             `export-topics`, `import-topics`, `recapture`, `replay`, `backfill`, `publish`,
             `reject`, `rollback`, `maintain`, `retire`; `unlock`, for all runs that hold a lock;
             `remount`, which changes the options of a file system; `fill`, which leaves little of it
@@ -157,6 +158,13 @@ def _put_back(work: _Work) -> dict[str, object]:
 def _drop(work: _Work) -> dict[str, object]:
     request = Drop("somebody", "a test", LateSelection())
     return {"records": drop(work.spark, work.lake, small_stream.NAME, request).records}
+
+
+def _fix(work: _Work) -> dict[str, object]:
+    stream = work.declared.stream(small_stream.NAME)
+    select, without_time = ("timestamp '2024-03-01 05:00:00' AS at",), LateSelection("no-time")
+    done = fix(work.spark, work.lake, stream, Fix("somebody", select, without_time))
+    return {"records": done.repair.records}
 
 
 def _close(work: _Work) -> dict[str, object]:
@@ -288,6 +296,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "attach": _attach,
     "put-back": _put_back,
     "drop": _drop,
+    "fix": _fix,
     "close": _close,
     "import": _import,
     "export-topics": _export_topics,

@@ -259,10 +259,16 @@ TOLD = {
 def test_every_named_point_has_a_kill_test() -> None:
     sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
     points = set(re.findall(r'\bemit\(\s*f?"([a-z{}.-]+)"', sources))
-    # The name of an inserted batch's claim has what it is inserted for.
-    points = points - {"{origin}.claim"} | {
-        f"{origin}.claim" for origin in ("rescale", "put-back", "idle", "drop")
+    # The points of an inserted batch are named by what it is inserted for.
+    returning = ("put-back", "fix")
+    inserted = {
+        "{origin}.claim": ("rescale", "idle", "drop", *returning),
+        "{entry.origin}.records": returning,
+        "{entry.origin}.events": returning,
     }
+    assert inserted.keys() == {point for point in points if "{" in point}
+    for point, origins in inserted.items():
+        points = points - {point} | {f"{each}.{point.split('.')[-1]}" for each in origins}
     assert points >= TOLD
     # What a test of the night alone cuts off is not looked at before a change lands.
     killed = _tests_text("crash", by_day=True) + _tests_text("spark", by_day=True)

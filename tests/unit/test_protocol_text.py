@@ -52,7 +52,7 @@ COLUMNS = {
     "workers": schema.WORKERS,
     "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
-    "settled": schema.SETTLED,
+    "settled": schema.settled_schema(_TIMES, _PAYLOAD),
     **tables.SCHEMAS,
     "aside": side_outputs.SIDE_OUTPUTS,
     "state": from_arrow_schema(pa.schema([("snapshot", pa.string()), *state_rows.COLUMNS])),
@@ -200,6 +200,8 @@ def test_origins_of_batches_are_those_of_the_code() -> None:
         "idle": keys_of("capture/synthetic/synthetic_batch.py", "idle_detail"),
         "put-back": keys_of("capture/run.py", "put_back"),
         "drop": keys_of("capture/dead_letters.py", "drop", "_open_again", "_signed")
+        | {field.name for field in fields(LateSelection)},
+        "fix": keys_of("capture/dead_letters.py", "fix", "_signed")
         | {field.name for field in fields(LateSelection)},
     }
 

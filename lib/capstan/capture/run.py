@@ -229,7 +229,9 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     if count_late(tape, newest_cut(tape)).get("late", 0):
         synthetic_batch.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
     done = [
-        entry for entry in feed.reinjections(tape, newest_cut(tape)) if entry.batch > start.batch
+        entry
+        for entry in feed.batches_of(tape, newest_cut(tape), Origin.PUT_BACK)
+        if entry.batch > start.batch
     ]
     return PutBackResult(
         name,

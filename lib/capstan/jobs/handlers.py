@@ -13,9 +13,11 @@ from typing import Final
 from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
 from capstan.capture.drop_request import Drop
+from capstan.capture.fix_request import Fix
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
+from capstan.core.config.sources import Expressions
 from capstan.core.json_object import Json
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.finished_runs import (
@@ -63,6 +65,7 @@ class PutBackRequest:
 
     With `because`, records are dropped instead: all that are not on tape, or those with this
     `reason`, `cause` and `file`. With `undrop`, those that a batch has dropped are open again.
+    With `fix`, SQL, those with the `reason` are repaired; with `dry_run`, nothing is written.
     """
 
     stream: str
@@ -71,6 +74,24 @@ class PutBackRequest:
     cause: str | None = None
     file: str | None = None
     undrop: int | None = None
+    fix: Expressions | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        given = (self.fix, self.because, self.undrop)
+        if sum(value is not None for value in given) > 1 or (self.dry_run and self.fix is None):
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                "records are repaired (`fix`, also with `dry_run`), dropped (`because`) or opened "
+                "again (`undrop`)",
+                "ask for one of them",
+            )
+
+    @property
+    def repair(self) -> Fix | None:
+        """The repair; None without one."""
+        selection = LateSelection(self.reason, self.cause, self.file)
+        return None if self.fix is None else Fix(user_name(), self.fix, selection, self.dry_run)
 
     @property
     def drop(self) -> Drop | None:
@@ -215,16 +236,21 @@ def _require_decidable(lake: Lake, request: PublishRequest) -> None:
 
 
 def put_back(fields: Json, context: Context) -> JobResult:
-    """Put the late records of a stream back on its tape, once each; or drop some."""
+    """Put the late records of a stream back on its tape, once each; or repair or drop some."""
     request = read_request(PutBackRequest, fields)
-    drop = request.drop
+    repair = request.repair
+    drop = request.drop if repair is None else None
     lake = context.lake
     lake.require()
     require_streams(lake, [request.stream])
+    declared = None if repair is None else context.declared(required=True).stream(request.stream)
     with context.session() as spark:
         from capstan.capture.dead_letters import drop as drop_records
+        from capstan.capture.dead_letters import fix as repair_records
         from capstan.capture.run import put_back as carry_out
 
+        if repair is not None and declared is not None:
+            return JobResult(repair_records(spark, lake, declared, repair).to_json())
         if drop is not None:
             return JobResult(drop_records(spark, lake, request.stream, drop).to_json())
         return JobResult(asdict(carry_out(spark, lake, request.stream)))

@@ -21,11 +21,11 @@ from capstan.reporting.stream_view import (
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.late.late_rows import late_by_cause
-from capstan.storage.late.settled import drops
+from capstan.storage.late.settled import settling
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape import index
-from capstan.storage.tape.feed import count_reinjected
-from capstan.storage.tape.tape import Tape, newest_cut, open_tape
+from capstan.storage.tape.feed import Origin, count_reinjected
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 
 LATE_REASONS = {
     "malformed": "its text is no record, or has a field that does not parse into its type",
@@ -132,11 +132,17 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
             for row in rows
         ],
         "put_back": count_reinjected(tape, cut),
-        "dropped": [
-            {"batch": entry.batch, **{k: v for k, v in entry.detail.items() if k != "rows"}}
-            for entry in drops(tape, cut)
-        ],
+        "dropped": _settling(tape, cut, Origin.DROP),
+        "repaired": _settling(tape, cut, Origin.FIX),
     }
+
+
+def _settling(tape: Tape, cut: Cut, origin: Origin) -> list[dict[str, object]]:
+    """What batches have settled of `late`: who, when, how many and which or how."""
+    return [
+        {"batch": entry.batch, **{k: v for k, v in entry.detail.items() if k != "rows"}}
+        for entry in settling(tape, cut, origin)
+    ]
 
 
 def moment(at: datetime) -> str:

@@ -20,7 +20,7 @@ from capstan.capture.drop_request import Drop
 from capstan.capture.synthetic import synthetic_batch
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import InvalidRequestError, RangeLockedError
+from capstan.errors import FencedError, InvalidRequestError, RangeLockedError
 from capstan.replay.output.certificate import late_in
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.late import settled
@@ -218,12 +218,22 @@ def test_of_two_drops_at_once_the_second_is_refused(lake: Lake) -> None:
     ):
         drop(NONE, lake, NAME, Drop("ann", "second"))
     tape = open_tape(lake, NAME)
-    [entry] = settled.drops(tape, newest_cut(tape))
+    [entry] = settled.settling(tape, newest_cut(tape))
     assert (entry.detail["by"], entry.detail["records"]) == ("bob", 6)
     assert (format_of(tape.paths.events), len(feed.synthetic_batches(tape))) == (5, 1)
     # What the second one had written means nothing.
     drop(NONE, lake, NAME, Drop("bob", undo=entry.batch))
     assert sum(left(lake).values()) == 6
+
+
+def test_a_number_is_taken_by_one_of_two_batches_that_do_other_things(lake: Lake) -> None:
+    tape = open_tape(lake, NAME)
+    first, second = (BatchEntry(3, Origin.DROP, detail={"rows": name}) for name in "ab")
+    feed.register_batch(tape, first)
+    feed.register_batch(tape, first)
+    with pytest.raises(FencedError, match="CAP-FENCED"):
+        feed.register_batch(tape, second)
+    assert feed.synthetic_batches(tape) == (first,)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import deltalake
 import pyarrow as pa
 import pytest
 
+from capstan.capture.dead_letters import FixResult
 from capstan.capture.query.source_reconciliation import Reconciliation
+from capstan.capture.repair import RepairSummary
 from capstan.cli import main
 from capstan.cli.commands.capture import _compared_lines
+from capstan.cli.commands.late import _fix_outcome
 from capstan.cli.context import Shell
 
 FIRST = datetime(2013, 3, 1, tzinfo=UTC)
@@ -379,11 +383,16 @@ def test_late_lists_what_is_not_on_tape(run):
     [
         (("--put-back", "--drop"), "CAP-USAGE", "exclude each other"),
         (("--reason", "late"), "CAP-USAGE", "belong to --drop"),
+        (("--put-back", "--fix", "raw AS a"), "CAP-USAGE", "exclude each other"),
+        (("--fix", "raw AS a", "--because", "x"), "CAP-USAGE", "belongs to --drop"),
+        (("--dry-run",), "CAP-USAGE", "belongs to --fix"),
+        (("--fix", "raw AS a"), "CAP-REQUEST", "records with one reason"),
+        (("--fix", "raw AS a, uuid() AS b", "--reason", "late"), "CAP-SELECT", "calls uuid"),
         (("--drop",), "CAP-REQUEST", "dropped for a reason"),
         (("--drop", "--because", " "), "CAP-REQUEST", "dropped for a reason"),
     ],
 )
-def test_a_drop_that_says_too_little_or_too_much_is_refused(run, words, code, said):
+def test_a_drop_or_fix_that_says_too_little_or_too_much_is_refused(run, words, code, said):
     ended, error = run("late", "hours", *words)
     assert (ended, error["error"]) == (2, code)
     assert said in error["message"]
@@ -407,10 +416,33 @@ def test_a_drop_says_how_it_is_undone(place, tmp_path, monkeypatch, capsys):
     assert "what batch 2 has dropped is open again already, since batch 3" in again
 
 
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [(4, "2 records repaired, in batch 4"), (None, "2 records would be repaired")],
+)
+def test_a_fix_says_what_it_repairs_and_what_stays(batch, said):
+    cells = [{"worker": "a", "time": "t", "records": 1}]
+    repair = RepairSummary(
+        2, 3, cells, {"malformed": 1}, [{"record": "x", "becomes": "y"}],
+        [{"record": "z", "reason": "malformed"}],
+    )  # fmt: skip
+    first, _, *lines = _fix_outcome(FixResult("s", batch is None, batch, 7, repair, {}))
+    assert first == "x -> y"
+    assert lines == [
+        "and 2 more workers and times",
+        f"s: {said}, at commit 7",
+        "still wrong: 1 malformed",
+        "  malformed: z",
+    ]
+    none = FixResult("s", False, None, 7, replace(repair, records=0, times=0, cells=[]), {})
+    assert "s: nothing to repair, at commit 7" in _fix_outcome(none)
+    assert none.to_json()["wrong"] == {"malformed": 1}
+
+
 def test_what_a_source_lacks_and_has_too_much_add_up_apart():
-    counts = {"in_source": 100, "on_tape": 93, "dead": 7, "missing": 5, "extra": 5}
+    counts = {"in_source": 100, "on_tape": 91, "dead": 7, "repaired": 2, "missing": 5, "extra": 5}
     compared = Reconciliation("s", 1, 3, 100, False, 0, 0, 0, 2, (), **counts)
-    line = "100 in the source = 93 on tape + 7 dead + 5 missing - 5 too many"
+    line = "100 in the source = 91 on tape + 7 dead + 2 repaired + 5 missing - 5 too many"
     assert _compared_lines(compared)[1].strip() == line
     assert {name: compared.to_json()[name] for name in counts} == counts
 

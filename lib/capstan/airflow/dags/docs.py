@@ -126,6 +126,10 @@ The stream's page lists late records by reason; only those that were *late* come
 
 With *Because*, records that shall not return are dropped instead: those with the given reason,
 cause and file, or all. Nothing is deleted, and *Undrop* with the number of the batch undoes it.
+
+With *Fix* and *Reason*, records are repaired by SQL over the columns of the table `late`, such as
+`CAST(split(raw, ';')[2] AS INT) AS delay`, and return; those that are still wrong stay. *Dry run*
+only says which. The XCom has the counts.
 """
 
 _UNLOCK = """

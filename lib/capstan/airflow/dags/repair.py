@@ -73,7 +73,7 @@ def repair_dags(settings: Settings) -> Iterator[DAG]:
     with _by_hand(settings, "verify", chosen) as dag:
         StreamJobOperator(app="verify", **task_arguments(settings, "verify"))
     yield dag
-    with _by_hand(settings, "put_back", {**_stream_field(streams), **_drop_fields()}) as dag:
+    with _by_hand(settings, "put_back", {**_stream_field(streams), **_late_fields()}) as dag:
         StreamJobOperator(app="put_back", **task_arguments(settings, "put_back"))
     yield dag
     with _by_hand(settings, "unlock", _run_field()) as dag:
@@ -85,22 +85,29 @@ def _stream_field(streams: list[str]) -> dict[str, Param]:
     return {"stream": Param(streams[0], type="string", enum=streams, title="Stream")}
 
 
-def _drop_fields() -> dict[str, Param]:
-    """The fields that drop records instead of putting them back."""
+def _late_fields() -> dict[str, Param]:
+    """The fields that drop or repair records instead of putting late ones back."""
+    section = "Drop or repair records"
     texts = {
         "because": ("Because", "Why records are dropped; then none is put back."),
+        "fix": ("Fix", "SQL that repairs records of one reason, which then return."),
         "reason": ("Reason", "Only records with this reason, as `capstan late` shows it."),
         "cause": ("Cause", "Only records with this cause, or of this column."),
         "file": ("File", "Only records of this file."),
     }
     fields = {
         name: Param(
-            None, type=["string", "null"], title=title, description_md=about, section="Drop records"
+            None, type=["string", "null"], title=title, description_md=about, section=section
         )
         for name, (title, about) in texts.items()
     }
     again = "The batch whose dropped records are open again; without the other fields."
-    return {**fields, "undrop": number_field("Undrop", again, "Drop records")}
+    only = "Write nothing: the result says what *Fix* would repair, and what stays wrong."
+    return {
+        **fields,
+        "undrop": number_field("Undrop", again, section),
+        "dry_run": switch("Dry run", only, section),
+    }
 
 
 def _run_field() -> dict[str, Param]:

@@ -55,9 +55,38 @@ def _without_worker(stream: Stream) -> tuple[Column, Column]:
     return F.lit(by.column), F.when(is_null, "is null").otherwise("is not declared")
 
 
+def is_unread(
+    stream: Stream, payload: StructType, folders: Collection[str], given: Collection[str]
+) -> Column:
+    """Whether a malformed record has text that was not read, beside that of the `given` columns."""
+    if set(payload.names) - set(folders) <= set(given):
+        return F.lit(False)
+    whole, lost, _ = _faults(stream, payload, folders)
+    further = F.filter(lost, lambda each: ~each["name"].isin(*given))
+    unread = (F.size(lost) == 0) | (F.size(further) > 0)
+    return unread if whole is None else whole.isNotNull() | unread
+
+
 def _unparsed(
     stream: Stream, payload: StructType, folders: Collection[str]
 ) -> tuple[Column, Column]:
+    whole, lost, other = _faults(stream, payload, folders)
+    count = F.size(lost)
+    field = F.when(count > 0, F.array_join(F.transform(lost, lambda each: each["name"]), ", "))
+    kinds = F.concat(
+        F.lit("does not parse into "), F.try_element_at(lost, F.lit(1)).getField("kind")
+    )
+    error = F.when(count == 1, kinds).when(count > 1, "do not parse into their types")
+    error = error.otherwise(other)
+    if whole is not None:
+        field, error = F.when(whole.isNull(), field), F.coalesce(whole, error)
+    return field, error
+
+
+def _faults(
+    stream: Stream, payload: StructType, folders: Collection[str]
+) -> tuple[Column | None, Column, Column]:
+    """What is wrong with a text as a whole, the columns that it lacks, and what else is wrong."""
     source, raw = stream.source, F.col("raw")
     options = source.options_by_name
     names = [name for name in payload.names if name not in folders]
@@ -81,17 +110,7 @@ def _unparsed(
                 whole.when(rest, "has something behind its first value"),
                 F.lit("is no record"),
             )
-    lost = _lost(payload, found)
-    count = F.size(lost)
-    field = F.when(count > 0, F.array_join(F.transform(lost, lambda each: each["name"]), ", "))
-    kinds = F.concat(
-        F.lit("does not parse into "), F.try_element_at(lost, F.lit(1)).getField("kind")
-    )
-    error = F.when(count == 1, kinds).when(count > 1, "do not parse into their types")
-    error = error.otherwise(other)
-    if whole is not None:
-        field, error = F.when(whole.isNull(), field), F.coalesce(whole, error)
-    return field, error
+    return whole, _lost(payload, found), other
 
 
 def _lost(payload: StructType, texts: Mapping[str, Column]) -> Column:

@@ -38,6 +38,9 @@ PARTITION = "capstan's partition"
 FILE = "capstan's file"
 """A column with the URI of the file of each record; no column of a tape can have this name."""
 
+PLACE = "capstan's place"
+"""A column with the place in `late` of each record; no column of a tape can have this name."""
+
 NEVER = -(2**63)
 """An event time, in microseconds, before all others."""
 
@@ -84,17 +87,18 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     """The source's rows, prepared for classification.
 
     Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
-    `no_row BOOLEAN`, and `file STRING` if it is known. `label` is set if workers have labels,
-    `worker` if they are computed from a key; `at` is the recorded event time, null if it cannot be
-    parsed; `raw` is the text of a malformed record, else null; `no_row` is true for a record that
-    makes no row, which has neither label nor time. `file` is null where nothing is missing.
+    `no_row BOOLEAN`; `file STRING` and `place STRUCT` if they are known. `label` is set if workers
+    have labels, `worker` if they are computed from a key; `at` is the recorded event time, null if
+    it cannot be parsed; `raw` is the text of a malformed record, else null; `no_row` is true for a
+    record that makes no row, which has neither label nor time. `file` is null where nothing is
+    missing.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
     no_row = F.lit(False)
     if raw_text.NO_ROW in frame.columns:
         no_row = F.col(quoted(raw_text.NO_ROW))
-    source, frame = frame, frame.drop(raw_text.COLUMN, raw_text.NO_ROW, PARTITION, FILE)
+    source, frame = frame, frame.drop(raw_text.COLUMN, raw_text.NO_ROW, PARTITION, FILE, PLACE)
     require_names(stream, frame.schema)
     columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
@@ -103,6 +107,7 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
         F.when(~no_row, event_time(stream, frame)).alias("at"),
         raw,
         no_row.alias("no_row"),
+        *([F.col(quoted(PLACE)).alias("place")] if PLACE in source.columns else []),
     )
     try:
         if FILE not in source.columns:
@@ -261,7 +266,7 @@ def classify_rows(
     Needs `frontier BIGINT`, the event time in microseconds that the row's worker held before this
     micro-batch; those from `ahead_from` on are too far ahead. Gives `worker`, `time STRUCT`,
     `reason STRING` (null for rows to record), `frontier`, `at BIGINT` (microseconds), `data`,
-    `raw`, and `file` if the rows have it.
+    `raw`, and `file` and `place` if the rows have them.
     """
     unknown = F.col("worker").isNull()
     refused = F.when(F.col("raw").isNotNull(), "malformed").when(F.col("no_row"), "no-row")
@@ -297,7 +302,7 @@ def classify_rows(
 
 def further(prepared: DataFrame) -> list[str]:
     """The columns that prepared rows have beside those of `prepare` that all have."""
-    return [name for name in prepared.columns if name == "file"]
+    return [name for name in prepared.columns if name in ("file", "place")]
 
 
 def truncated(at: Column, time: EventTime) -> Column:

@@ -78,6 +78,7 @@ class Reconciliation:
     dead: int = 0  # those in `late` that are not on tape
     returned: int = 0  # those that came late, and were put back
     dropped: int = 0  # those that were dropped
+    repaired: int = 0  # those that a fix has put on tape
     missing: int = 0  # records of the source that are nowhere
     extra: int = 0  # stored ones beyond those that the source has, in other batches or parts
 
@@ -157,7 +158,7 @@ def _reconcile(
         in_source, stored, missing, extra = whole.agg(
             *(F.coalesce(F.sum(name), F.lit(0)) for name in sums)
         ).collect()[0]
-        dead, returned, dropped = counts.beside(whole.select("batch"))
+        dead, returned, dropped, repaired = counts.beside(whole.select("batch"))
     finally:
         compared.unpersist()
     no_rows = counts.no_rows()
@@ -178,10 +179,11 @@ def _reconcile(
         counts.others(),
         no_rows,
         in_source,
-        stored - dead - returned - dropped,
+        stored - dead - returned - dropped - repaired,
         dead,
         returned,
         dropped,
+        repaired,
         missing,
         extra,
     )

@@ -67,6 +67,13 @@ def update_settings(tape: Tape, settings: TapeSettings) -> Tape:
     """Check a configuration against the tape's, and store permitted changes."""
     if settings == tape.settings:
         return tape
+    require_same(tape, settings)
+    checkpoint_guard.require_no_partial_batch(tape, "a changed declaration")
+    return change_settings(tape, settings)
+
+
+def require_same(tape: Tape, settings: TapeSettings) -> None:
+    """Check that a configuration takes times and workers from where the tape has them from."""
     stored, declared = tape.settings.fixed, settings.fixed
     if stored != declared:
         raise InvalidRequestError(
@@ -75,8 +82,6 @@ def update_settings(tape: Tape, settings: TapeSettings) -> Tape:
             "workers and times of a tape cannot change; declare a new stream",
             stream=tape.name,
         )
-    checkpoint_guard.require_no_partial_batch(tape, "a changed declaration")
-    return change_settings(tape, settings)
 
 
 def first_difference(stored: object, declared: object, path: str = "") -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -26,8 +27,8 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, translation
 from capstan.storage.delta.data_files import read_all
-from capstan.storage.late.settled import dropped_rows
-from capstan.storage.tape.feed import reinjected_before
+from capstan.storage.late.settled import SETTLING, settled_rows
+from capstan.storage.tape.feed import Origin, reinjected_before
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, stored_payload
@@ -110,24 +111,29 @@ class Counts:
         both = hashed(paths.records).unionByName(hashed(paths.late))
         return _summed(both.join(batches, "batch", "left_semi"), "stored")
 
-    def beside(self, batches: DataFrame) -> tuple[int, int, int]:
-        """The records in `late` of some batches: dead ones, those put back since, and dropped ones.
+    def beside(self, batches: DataFrame) -> tuple[int, int, int, int]:
+        """The records in `late` of some batches: dead ones, put back, dropped and repaired ones.
 
         The dead ones are not on tape, and wait for a decision.
         """
         late = read_all(self.spark, self.tape.paths.late).where(f"batch <= {self.cut.batch}")
-        places = self.spark.createDataFrame(
-            dropped_rows(self.tape, self.cut).select(["batch", "pos"])
-        ).withColumn("dropped", F.lit(True))
+        settled = []
+        for origin in SETTLING:
+            rows = settled_rows(self.tape, self.cut, origin).select(["batch", "pos"])
+            origins = pa.array([str(origin)] * rows.num_rows, pa.string())
+            settled.append(rows.append_column("settled", origins))
+        places = self.spark.createDataFrame(pa.concat_tables(settled))
         late = late.join(F.broadcast(places), ["batch", "pos"], "left")
-        dropped = F.coalesce("dropped", F.lit(False))
         before = reinjected_before(self.tape, self.cut)
-        returned = ~dropped & (F.col("reason") == "late") & (F.col("batch") < before)
+        returned = (F.col("reason") == "late") & (F.col("batch") < before)
+        put_back = F.when(returned, str(Origin.PUT_BACK)).otherwise("")
+        late = late.withColumn("became", F.coalesce("settled", put_back))
+        kinds = ("", Origin.PUT_BACK, *SETTLING)
         counted = late.join(F.broadcast(batches), "batch", "left_semi").agg(
-            F.count_if(~returned & ~dropped), F.count_if(returned), F.count_if(dropped)
+            *(F.count_if(F.col("became") == str(kind)) for kind in kinds)
         )
-        [(dead, back, closed)] = counted.collect()
-        return dead, back, closed
+        [(dead, back, dropped, repaired)] = counted.collect()
+        return dead, back, dropped, repaired
 
     def no_rows(self) -> int:
         """The number of records in `late` that make no row."""

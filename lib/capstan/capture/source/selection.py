@@ -1,5 +1,7 @@
 """Selection: the stream's columns, made of the source's by `source.select` and `source.where`.
 
+A fix is one as well: it makes columns of the rows of `late`.
+
 Expressions see one record at a time, and must be repeatable. Text that `from_json`, `from_csv` or
 `from_xml` cannot parse is never a silent null: the record goes to `late`, with the text.
 """
@@ -60,6 +62,8 @@ _DATA_ERROR = re.compile(
 # The error of `from_avro` has no condition.
 _NOT_AVRO = "Malformed records are detected in record parsing. Current parse Mode: "
 _LONGEST = 200
+_DECLARED, _FIX = "source.select or where", "the fix"
+_OWN_FUNCTIONS = "use Spark's own functions; others can make a stream's columns in source.select"
 
 
 def selected(
@@ -73,27 +77,36 @@ def selected(
     if source.selection is None:
         further = [column.alias(name) for name, column in carried.items()]
         return frame.select("*", *further) if further else frame
-    try:
-        return _Selection(frame, stream, source, dict(carried)).rows()
-    except PySparkException as error:
-        columns = [
-            column for column in frame.columns if column not in (raw_text.COLUMN, raw_text.NO_ROW)
-        ]
-        raise _refused(
-            stream,
-            f"cannot be computed: {translation.root_message(error)}",
-            f"run {set_up('avro')} first"
-            if "AVRO_NOT_LOADED" in str(error)
-            else f"use SQL over the columns of the source: {', '.join(columns)}",
-        ) from error
+    select, hidden = source.select or ("*",), dict(carried)
+    return _Selection(frame, stream, select, source.where, hidden).computed()
+
+
+def fixed(
+    frame: DataFrame, stream: str, select: Sequence[str], carried: Mapping[str, Column]
+) -> DataFrame:
+    """Rows of `late` with the columns that a fix makes of them, and as `selected` says.
+
+    The functions of a fix are Spark's own: it comes with a request, which can bring no code.
+    """
+    return _Selection(frame, stream, select, None, dict(carried), _FIX).computed()
 
 
 def selection_failed(stream: str, source: Source, error: Exception) -> InvalidRequestError | None:
-    """The error for a record on which an expression failed; None for any other error."""
-    text = str(error) if source.selection is not None else ""
+    """The error for a record on which a declared expression failed; None for any other error."""
+    return None if source.selection is None else _failed(stream, _DECLARED, error)
+
+
+def fix_failed(stream: str, error: Exception) -> InvalidRequestError | None:
+    """The error for a record on which a fix failed; None for any other error."""
+    return _failed(stream, _FIX, error)
+
+
+def _failed(stream: str, what: str, error: Exception) -> InvalidRequestError | None:
+    text = str(error)
     if _NOT_AVRO in text:
         return _refused(
             stream,
+            what,
             "fails for a record: from_avro cannot decode its value",
             "give from_avro the schema that the values were written with, and nothing that stands "
             "before them; or add map('mode', 'PERMISSIVE'), by which such a value is null",
@@ -103,6 +116,7 @@ def selection_failed(stream: str, source: Source, error: Exception) -> InvalidRe
         return None
     return _refused(
         stream,
+        what,
         f"fails for a record: {found['name']}: {' '.join(found['text'].split())[:_LONGEST]}",
         "write it so that it is null for such a record, as try_cast and try_divide are; then run "
         "again",
@@ -115,10 +129,12 @@ class _Selection:
 
     frame: DataFrame
     stream: str
-    source: Source
+    select: Sequence[str]
+    where: str | None
     # Columns beside those of the source: carried ones, structs that an expression opens with `.*`,
     # and what a generator takes, so that each is computed once.
     hidden: dict[str, Column]
+    what: str = _DECLARED
     # Each parsed text if it cannot be parsed; else null.
     raw: list[Column] = field(default_factory=list)
     no_row: list[Column] = field(default_factory=list)  # whether a record makes no row
@@ -126,18 +142,34 @@ class _Selection:
     # The parsers whose text is in `raw`, and their texts, as SQL.
     kept: set[str] = field(default_factory=set)
 
-    def rows(self) -> DataFrame:
+    def computed(self) -> DataFrame:
+        """The rows, or the error of an expression that Spark refuses."""
+        try:
+            if self.what == _FIX:
+                self._require_own_functions()
+            return self._rows()
+        except PySparkException as error:
+            problem = f"cannot be computed: {translation.root_message(error)}"
+            if "AVRO_NOT_LOADED" in str(error):
+                self._refuse(problem, f"run {set_up('avro')} first", error)
+            whose = "the source" if self.what == _DECLARED else "the table `late`"
+            columns = ", ".join(self._visible.columns)
+            self._refuse(problem, f"use SQL over the columns of {whose}: {columns}", error)
+
+    def _rows(self) -> DataFrame:
         carried = tuple(self.hidden)
         if raw_text.COLUMN in self.frame.columns:
             self.raw.append(F.col(quoted(raw_text.COLUMN)))
         if raw_text.NO_ROW in self.frame.columns:
             self.no_row.append(F.col(quoted(raw_text.NO_ROW)))
         columns: list[Column] = []
-        for item in self.source.select or ("*",):
+        for item in self.select:
             columns += self._columns(item, columns)
         probe = self._filtered(self._staged.select(*columns))
         self._require_repeatable(probe)
         parts = list(self._expressions(probe))
+        if self.what == _FIX and self.generates:
+            self._refuse("makes several records of one", "leave out generators such as explode")
         self._keep_avro(parts)
         parsers = {p.sql: p for p in map(TextParser.of, parts) if p is not None}
         for parser in parsers.values():
@@ -164,12 +196,15 @@ class _Selection:
 
     def _sql(self, text: str) -> Column:
         """An expression; `*` in it stands for the columns of the source."""
-        return F.expr(without_stars(text, ", ".join(map(quoted, self._visible.columns))))
+        return F.expr(self._starless(text))
+
+    def _starless(self, text: str) -> str:
+        return without_stars(text, ", ".join(map(quoted, self._visible.columns)))
 
     def _filtered(self, rows: DataFrame, stay: Sequence[Column] = ()) -> DataFrame:
-        if self.source.where is None:
+        if self.where is None:
             return rows
-        return rows.where(reduce(Column.__or__, [*stay, self._sql(self.source.where)]))
+        return rows.where(reduce(Column.__or__, [*stay, self._sql(self.where)]))
 
     def _made(self, item: str, before: Sequence[Column]) -> list[Column]:
         """The columns of an expression, which may name those `before` it."""
@@ -239,7 +274,7 @@ class _Selection:
         return [struct.getField(each).alias(each) for each in kind.names]
 
     def _require_repeatable(self, probe: DataFrame) -> None:
-        for text in (*(self.source.select or ()), self.source.where or ""):
+        for text in (*self.select, self.where or ""):
             moment = clock_literal(text, probe)
             if moment is not None:
                 self._refuse(f"takes the moment {moment} from the clock", "use values of records")
@@ -257,6 +292,22 @@ class _Selection:
                     )
         if any(kind_of(part) in _SUBQUERIES for part in self._expressions(probe)):
             self._refuse("has a subquery, whose table changes", "use the columns of the record")
+
+    def _require_own_functions(self) -> None:
+        """Check that all functions are Spark's own, before any other is looked for."""
+        catalyst = self.frame.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+        parser = self.frame._jdf.sparkSession().sessionState().sqlParser()
+        registry = getattr(catalyst.analysis, "FunctionRegistry$")
+        known = getattr(registry, "MODULE$").builtin()
+        for item in self.select:
+            opened = _OPENED.fullmatch(item)
+            text = self._starless(item if opened is None else opened["value"])
+            for part in parts_of(parser.parseExpression(text)):
+                if kind_of(part) != "UnresolvedFunction":
+                    continue
+                name = ".".join(listed(part.nameParts()))
+                if not known.functionExists(catalyst.FunctionIdentifier(name)):
+                    self._refuse(f"calls {name}, which is no function of Spark", _OWN_FUNCTIONS)
 
     def _steps(self, probe: DataFrame) -> Iterator[Any]:
         """The steps of a plan above the rows of the source."""
@@ -281,13 +332,13 @@ class _Selection:
             )
         return reads
 
-    def _refuse(self, problem: str, hint: str) -> NoReturn:
-        raise _refused(self.stream, problem, hint)
+    def _refuse(self, problem: str, hint: str, error: Exception | None = None) -> NoReturn:
+        raise _refused(self.stream, self.what, problem, hint) from error
 
 
-def _refused(stream: str, problem: str, hint: str) -> InvalidRequestError:
+def _refused(stream: str, what: str, problem: str, hint: str) -> InvalidRequestError:
     return InvalidRequestError(
-        "CAP-SELECT", f"stream {stream}: source.select or where {problem}", hint, stream=stream
+        "CAP-SELECT", f"stream {stream}: {what} {problem}", hint, stream=stream
     )
 
 

@@ -1,6 +1,7 @@
-"""Re-injection of late records: each enters the tape once, by section 7 of `docs/protocol.md`.
+"""Re-injection of late and of repaired records: each enters the tape once, at the frontier.
 
-The row in `late` stays unchanged; its batch number shows that it is on the tape.
+Section 7 of `docs/protocol.md` says how. The row in `late` stays unchanged; of a late record its
+batch number shows that it is on the tape, of a repaired one its row in `settled`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from pyspark.sql import functions as F
 
 from capstan.capture.batch.commit_events import hashed, numbered_events
 from capstan.capture.batch.roster import Roster
+from capstan.core.times import Kind
 from capstan.errors import SystemFailureError
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
-from capstan.storage.late.settled import dropped_rows
+from capstan.storage.late.settled import settled_rows
 from capstan.storage.tape import feed
-from capstan.storage.tape.feed import BatchEntry
+from capstan.storage.tape.feed import BatchEntry, Origin
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Cut, Tape, append_events, newest_cut, stored_payload
@@ -43,24 +45,23 @@ class PutBackResult:
 
 
 def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
-    """Put the late records of earlier batches on tape as batch `entry`, in one commit."""
+    """Put the late records of earlier batches, or repaired ones, on tape as batch `entry`."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
-    late = delta.load(spark, tape.paths.late)
-    dropped = dropped_rows(tape, Cut(cut.commit, entry.batch))
-    if dropped.num_rows:
-        places = spark.createDataFrame(dropped.select(["batch", "pos"]))
-        late = late.join(F.broadcast(places), ["batch", "pos"], "left_anti")
-    rows = _rows(late, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
+    if entry.origin is Origin.FIX:
+        waiting = _repaired(spark, tape, entry)
+    else:
+        waiting = _late(spark, tape, cut, entry.batch)
+    rows = _rows(waiting, tape, roster, entry.batch)
     delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
-    emit("put-back.records", stream=tape.name, batch=entry.batch)
+    emit(f"{entry.origin}.records", stream=tape.name, batch=entry.batch)
     stored = delta.load(spark, tape.paths.records).where(f"batch = {entry.batch}")
     # The commit of events cannot be undone, so it waits until all records are stored.
     records = stored.count()
     if records != entry.detail["records"]:
         raise SystemFailureError(
             "CAP-FEED",
-            f"stream {tape.name}: {entry.detail['records']} late records should be put back, "
+            f"stream {tape.name}: {entry.detail['records']} records of `late` should come back, "
             f"but {records} are stored",
             "`capstan verify --deep` names the damage; repair it, then run this again",
             stream=tape.name,
@@ -74,23 +75,43 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
         batch=entry.batch,
         commit=cut.commit + 1,
     )
-    note = {"stream": tape.name, "batch": entry.batch, "put-back": True}
+    note = {"stream": tape.name, "batch": entry.batch, str(entry.origin): True}
     append_events(tape, events, cut.commit + 1, note)
-    emit("put-back.events", stream=tape.name, batch=entry.batch, records=records)
+    emit(f"{entry.origin}.events", stream=tape.name, batch=entry.batch, records=records)
 
 
-def _rows(late: DataFrame, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
-    """The late records of batches from `since` up to `batch` (exclusive), as rows of `records`."""
-    chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
-    payload = stored_payload(tape)
-    # `late` may lack the newest of the stream's columns.
-    stored = payload_of(late.schema).names
+def _late(spark: SparkSession, tape: Tape, cut: Cut, batch: int) -> DataFrame:
+    """The late records of batches before this one that are neither on tape nor settled."""
+    late = delta.load(spark, tape.paths.late)
+    settled = settled_rows(tape, Cut(cut.commit, batch))
+    if settled.num_rows:
+        places = spark.createDataFrame(settled.select(["batch", "pos"]))
+        late = late.join(F.broadcast(places), ["batch", "pos"], "left_anti")
+    since = feed.reinjected_before(tape, cut)
+    return late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
+
+
+def _repaired(spark: SparkSession, tape: Tape, entry: BatchEntry) -> DataFrame:
+    """The records of a fix."""
+    settled = delta.load(spark, tape.paths.settled)
+    return settled.where(F.col("decision") == entry.detail["rows"])
+
+
+def with_columns(rows: DataFrame, payload: StructType) -> DataFrame:
+    """Rows with all columns of the stream in `data`: they may lack the newest ones."""
+    stored = payload_of(rows.schema).names
     fields = {
         f.name: F.col("data").getField(f.name) if f.name in stored else F.lit(None).cast(f.dataType)
         for f in payload.fields
     }
     data = F.struct(*(column.alias(name) for name, column in fields.items()))
-    rows = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")
+    return rows.withColumn("data", data)
+
+
+def _rows(waiting: DataFrame, tape: Tape, roster: Roster, batch: int) -> DataFrame:
+    """Records that wait in `late` or `settled`, as rows of `records`."""
+    payload = stored_payload(tape)
+    rows = with_columns(waiting, payload).select("data", "worker", "time", "batch", "pos")
     if tape.settings.workers["by"] == "key":
         rows = rows.withColumn("worker", _key_worker(tape, payload, roster))
     held = pa.table(
@@ -99,17 +120,19 @@ def _rows(late: DataFrame, tape: Tape, roster: Roster, since: int, batch: int) -
             "held": pa.array([worker.held[-1] for worker in roster.workers], pa.int64()),
         }
     )
-    names = tape.time_type.names
-    event_time = F.unix_micros(F.col("time").getField(names[-1]))
-    last = coordinate(F.greatest(event_time, F.col("held")), tape.time_type.coordinates[-1])
-    first = [F.lit(batch).cast("bigint").alias(name) for name in names[:-1]]
+    last = tape.time_type.coordinates[-1]
+    epoch = F.lit(batch).cast("bigint")
+    # Without event times, the last one is the epoch.
+    own = epoch if last.kind is Kind.BIGINT else F.unix_micros(F.col("time").getField(last.name))
+    at = coordinate(F.greatest(own, F.col("held")), last)
+    first = [epoch.alias(name) for name in tape.time_type.names[:-1]]
     return (
-        rows.join(F.broadcast(late.sparkSession.createDataFrame(held)), "worker")
+        rows.join(F.broadcast(waiting.sparkSession.createDataFrame(held)), "worker")
         .orderBy("batch", "pos")
         .select(
             "worker",
             F.lit(batch).cast("bigint").alias("batch"),
-            F.struct(*first, last).alias("time"),
+            F.struct(*first, at).alias("time"),
             F.monotonically_increasing_id().alias("pos"),
             "data",
         )

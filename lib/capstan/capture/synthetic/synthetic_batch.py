@@ -1,4 +1,4 @@
-"""Synthetic batches: rescale, idle advance, late re-injection, drops.
+"""Synthetic batches: rescale, idle advance, re-injection of late and repaired records, drops.
 
 Each is registered in the feed first, so that the next writer of the tape completes an interrupted
 one, with the same outcome.
@@ -164,4 +164,5 @@ _APPLY: Mapping[Origin, Callable[[SparkSession, Tape, BatchEntry], None]] = {
     Origin.IDLE: _apply_idle,
     Origin.PUT_BACK: late_reinjection.apply,
     Origin.DROP: dropping.apply,
+    Origin.FIX: late_reinjection.apply,
 }

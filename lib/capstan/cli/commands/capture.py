@@ -1,8 +1,7 @@
-"""`capture`, `close`, `late` and `verify`: commands that write or check a tape."""
+"""`capture`, `close` and `verify`: commands that write or check a tape."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,22 +11,14 @@ from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import frontier, row_table, same
 from capstan.cli.progress import Work
 from capstan.core.json_object import Json
-from capstan.errors import InvalidRequestError
-from capstan.errors.shell_command import command
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from capstan.capture.dead_letters import DropResult
     from capstan.capture.query.source_reconciliation import Reconciliation
     from capstan.capture.run import CaptureResult
     from capstan.core.config import Stream as Declared
-    from capstan.storage.late.late_rows import LateSelection
     from capstan.verify import Verification
-
-
-_GROUPS = 50
-"""The most groups of records that a table shows."""
 
 
 def capture(
@@ -88,127 +79,6 @@ def close(context: typer.Context, stream: Stream) -> int:
         {"stream": stream, "closed": closed, "cut": cut}, f"{stream}: {done}, at commit {cut}"
     )
     return 0
-
-
-def late(
-    context: typer.Context,
-    stream: Stream,
-    put_back: Annotated[
-        bool, typer.Option("--put-back", help="Put late records back, at the frontier, once each.")
-    ] = False,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Close records for good; nothing is deleted.")
-    ] = False,
-    because: Annotated[
-        str | None, typer.Option(help="Why they are dropped; kept.", metavar="TEXT")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Drop only those with this reason.", metavar="REASON")
-    ] = None,
-    cause: Annotated[
-        str | None,
-        typer.Option(help="Drop only those with this cause, or of this column.", metavar="CAUSE"),
-    ] = None,
-    file: Annotated[
-        str | None, typer.Option(help="Drop only those of this file.", metavar="FILE")
-    ] = None,
-    undrop: Annotated[
-        int | None, typer.Option(help="Open again what this batch has dropped.", metavar="BATCH")
-    ] = None,
-) -> int:
-    """List records that are not on tape, by reason and cause; put late ones back, or drop some."""
-    from capstan.reporting.listings import LATE_REASONS, late_facts
-    from capstan.storage.late.late_rows import LateSelection
-
-    shell = shell_of(context)
-    selection = LateSelection(reason, cause, file)
-    _require_one(put_back, drop, undrop, because, selection)
-    if drop or undrop is not None:
-        return _dropped(shell, stream, selection, because or "", undrop)
-    value: Json = late_facts(shell.lake, stream)
-    if not put_back:
-        rows = value["late"]
-        columns = ("file", "records", "workers", "first time", "last time", "last batch")
-        keys = {name: name.replace(" ", "_") for name in columns}
-        shown = row_table("", {"reason": "reason", "cause": _cause, **keys}, rows[:_GROUPS])
-        omitted = [f"and {len(rows) - _GROUPS:,} more: --json has all"] * (len(rows) > _GROUPS)
-        line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
-        more = f", {value['put_back']:,} put back" if value["put_back"] else ""
-        dropped = [_drop_line(each) for each in value["dropped"]]
-        reasons = dict.fromkeys(row["reason"] for row in rows)
-        meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
-        shell.output.result(value, shown, *omitted, *meanings, *dropped, line + more)
-        return 0
-    with shell.spark(Work(f"put back {stream}")) as spark:
-        from capstan.capture.run import put_back as carry_out
-
-        done = carry_out(spark, shell.lake, stream)
-    left = ", ".join(f"{count:,} {reason}" for reason, count in done.left.items())
-    line = f"{done.records:,} records put back, in batch {done.batch}"
-    shell.output.result(
-        asdict(done),
-        f"{stream}: {line if done.records else 'nothing to put back'}, at commit {done.cut}"
-        + (f"; left: {left}" if left else ""),
-    )
-    return 0
-
-
-def _require_one(
-    put_back: bool, drop: bool, undrop: int | None, because: str | None, selection: LateSelection
-) -> None:
-    """Check that the options of `late` say one thing."""
-    problem = None
-    if put_back + drop + (undrop is not None) > 1:
-        problem = "--put-back, --drop and --undrop exclude each other"
-    elif not drop and (because is not None or selection.to_json()):
-        problem = "--because, --reason, --cause and --file belong to --drop"
-    if problem is not None:
-        raise InvalidRequestError(
-            "CAP-USAGE", problem, "`capstan late STREAM` lists all records; see --help"
-        )
-
-
-def _dropped(
-    shell: Shell, stream: str, selection: LateSelection, because: str, undo: int | None
-) -> int:
-    from capstan.capture.drop_request import Drop
-    from capstan.storage.ledger.made_by import user_name
-    from capstan.storage.tape.tape import open_tape
-
-    request = Drop(user_name(), because, selection, undo)
-    open_tape(shell.lake, stream, what="`capstan late --drop`")
-    with shell.spark(Work(f"drop {stream}")) as spark:
-        from capstan.capture.dead_letters import drop as carry_out
-
-        done = carry_out(spark, shell.lake, stream, request)
-    shell.output.result(done.to_json(), _drop_outcome(done, undo))
-    return 0
-
-
-def _drop_outcome(done: DropResult, undo: int | None) -> str:
-    """What a drop has done, or the undoing of one by its batch."""
-    if done.batch is None:
-        what = "nothing to drop"
-    elif undo is None:
-        undoes = command("late", done.stream, "--undrop", str(done.batch))
-        what = f"{done.records:,} records dropped, in batch {done.batch}; {undoes} undoes it"
-    elif done.records:
-        what = f"{done.records:,} records opened again, in batch {done.batch}"
-    else:
-        what = f"what batch {undo} has dropped is open again already, since batch {done.batch}"
-    return f"{done.stream}: {what}, at commit {done.cut}"
-
-
-def _drop_line(entry: Json) -> str:
-    return (
-        f"dropped: {entry['records']:,} in batch {entry['batch']} by {entry['by']} at "
-        f"{entry['at']}: {entry['because']}"
-    )
-
-
-def _cause(row: Json) -> str:
-    """What is wrong with the records of a group: `delay does not parse into INT`."""
-    return " ".join(str(part) for part in (row["field"], row["error"]) if part)
 
 
 def verify(
@@ -299,7 +169,8 @@ def _compared_lines(compared: Reconciliation) -> list[str]:
 def _sum_line(compared: Reconciliation) -> str:
     """What became of the records of the source: the parts add up to it."""
     parts = {"on tape": compared.on_tape, "dead": compared.dead, "put back": compared.returned}
-    parts |= {"dropped": compared.dropped, "missing": compared.missing}
+    parts |= {"repaired": compared.repaired, "dropped": compared.dropped}
+    parts["missing"] = compared.missing
     shown = " + ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "0"
     more = f" - {compared.extra:,} too many" if compared.extra else ""
     return f"{compared.in_source:,} in the source = {shown}{more}"

@@ -19,7 +19,7 @@ from capstan.replay.planning.stamp_checks import timeless_records
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.delta.arrow_scan import merge_batches, rows_of
 from capstan.storage.late.late_rows import kept_late
-from capstan.storage.late.settled import dropped_rows, without
+from capstan.storage.late.settled import settled_rows, without
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.tape.index import ContentSummary
@@ -156,11 +156,11 @@ def late_in(
         chosen |= dataset.field("worker").is_null()
         within |= ~is_timed(tape.time_type)
     counts: Counter[str] = Counter()
-    dropped = dropped_rows(tape, cut)
-    columns = ["time", "reason", *(["batch", "pos"] if dropped.num_rows else [])]
+    settled = settled_rows(tape, cut)
+    columns = ["time", "reason", *(["batch", "pos"] if settled.num_rows else [])]
     scan = rows_of(tape.paths.late).scanner(columns, filter=kept & chosen & within)
     for batch in merge_batches(scan.to_batches()):
-        rows = _inside(without(batch, dropped), tape.time_type, region)
+        rows = _inside(without(batch, settled), tape.time_type, region)
         for reason in rows.column("reason").value_counts():
             counts[reason["values"].as_py()] += reason["counts"].as_py()
     return counts

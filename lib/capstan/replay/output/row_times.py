@@ -33,6 +33,7 @@ from capstan.replay.output.rows import shaped
 from capstan.replay.planning.plan import Plan
 from capstan.spark.own_session import interpreting
 from capstan.storage.tape import feed
+from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.time_columns import coordinate, integers
 
@@ -113,13 +114,14 @@ def _rows_at(
 def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
     """Check that every record of a copy has the same time on tape and in the target's own column.
 
-    A job runs only when late records were re-injected, or are advanced.
+    A job runs only when records have come back from `late`, or are advanced.
     """
     column, inputs = plan.computation.own_time(plan.layout), plan.inputs
     if column is None:
         return
     tape = inputs.tape
-    batches = [entry.batch for entry in feed.reinjections(tape, plan.inputs.cut)]
+    entries = feed.batches_of(tape, plan.inputs.cut, Origin.PUT_BACK, Origin.FIX)
+    batches = [entry.batch for entry in entries]
     advances = tape.late_policy == LatePolicy.ADVANCE
     if not batches and not advances:
         return

@@ -32,7 +32,7 @@ def index_tables(tape: Tape) -> list[GrowingTable]:
         GrowingTable("events", paths.events, "commit", ("commit", "worker", "seq")),
         GrowingTable("late", paths.late, "batch", ("batch", "pos"), payload=True),
         GrowingTable("workers", paths.workers, "opened_commit", ("opened_commit", "worker")),
-        GrowingTable("settled", paths.settled, "batch", ("batch", "pos")),
+        GrowingTable("settled", paths.settled, "batch", ("batch", "pos"), payload=True),
         GrowingTable("feed", paths.feed, "batch", ("batch", "part")),
     ]
     return [table for table in tables if is_table(table.path)]

@@ -14,7 +14,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
-from capstan.storage.late.settled import dropped_rows, without
+from capstan.storage.late.settled import settled_rows, without
 from capstan.storage.tape.bounds import fit, interval, only_value
 from capstan.storage.tape.feed import reinjected_before
 from capstan.storage.tape.tape import Cut, Tape
@@ -26,7 +26,7 @@ _CAUSE = ("field", "error", "file")
 def kept_late(tape: Tape, cut: Cut) -> dataset.Expression:
     """The condition on `late` for records that were read up to a cut and are not on tape.
 
-    Those that were dropped are not told by a condition: `settled.without` takes them away.
+    Those that are settled are not told by a condition: `settled.without` takes them away.
     """
     return _kept(cut, reinjected_before(tape, cut))
 
@@ -75,7 +75,7 @@ def chosen_late(tape: Tape, cut: Cut, selection: LateSelection) -> pa.Table:
     table = delta.open_table(tape.paths.late)
     columns = ["reason", "batch", "pos", *_causes(table.schema().to_arrow())]
     rows = read_columns(tape.paths.late, columns, table).filter(kept_late(tape, cut))
-    rows = without(rows, dropped_rows(tape, cut))
+    rows = without(rows, settled_rows(tape, cut))
     return rows.filter(selection.mask(rows)).select(["batch", "pos", "reason"])
 
 
@@ -99,14 +99,14 @@ def late_by_cause(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
     """Records up to a cut that are not on tape by reason and cause, most frequent first."""
     table = delta.open_table(tape.paths.late)
     causes = _causes(table.schema().to_arrow())
-    dropped = dropped_rows(tape, cut)
-    place = ["pos"] if dropped.num_rows else []
+    settled = settled_rows(tape, cut)
+    place = ["pos"] if settled.num_rows else []
     columns = ["reason", "worker", "batch", "time", *place, *causes]
     rows = read_columns(tape.paths.late, columns, table)
     # The feed lists re-injections, but grows with each batch, so it is read only when needed.
     has_late = pc.any(pc.equal(rows["reason"], "late")).as_py()
     rows = rows.filter(_kept(cut, reinjected_before(tape, cut) if has_late else 0))
-    rows = without(rows, dropped)
+    rows = without(rows, settled)
     rows = rows.set_column(rows.column_names.index("time"), "time", _own_times(tape, rows["time"]))
     measures = [("reason", "count"), ("worker", "distinct")]
     measures += [(name, bound) for name in ("batch", "time") for bound in ("min", "max")]
@@ -151,8 +151,8 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
     files = table.files().to_pylist()
     reasons = [only_value(file, "reason") for file in files]
     before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
-    dropped = dropped_rows(tape, cut)
-    batches = sorted(set(dropped["batch"].to_pylist()))
+    settled = settled_rows(tape, cut)
+    batches = sorted(set(settled["batch"].to_pylist()))
     counts: Counter[str] = Counter()
     rest: list[str] = []
     for file, reason in zip(files, reasons, strict=True):
@@ -166,8 +166,8 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
             counts[str(reason)] += file["num_records"] or 0
         elif counted is not False:
             rest.append(delta.resolve_path(tape.paths.late, file["path"]))
-    place = ["pos"] if dropped.num_rows else []
+    place = ["pos"] if settled.num_rows else []
     rows = read_columns(tape.paths.late, ["reason", "batch", *place], table, rest)
-    kept = without(rows.filter(_kept(cut, before)), dropped)
+    kept = without(rows.filter(_kept(cut, before)), settled)
     counts.update(kept["reason"].to_pylist())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

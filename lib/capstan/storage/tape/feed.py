@@ -1,8 +1,8 @@
 """The feed of a tape: the input of each batch, recorded before anything else of the batch.
 
 Most batches are micro-batches of a capture. The others are *synthetic*: a rescale, re-injected late
-records, an idle advance. All get their numbers here, each by one commit, so that of two competing
-processes one gets the number and the other ends.
+records, repaired ones, a drop, an idle advance. All get their numbers here, each by one commit, so
+that of two competing processes one gets the number and the other ends.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Origin(StrEnum):
     """Late records enter at the frontier."""
     DROP = "drop"
     """Records of `late` are closed for good, or opened again; nothing goes on tape."""
+    FIX = "fix"
+    """Repaired records of `late` enter at the frontier."""
 
 
 _ORIGIN = "partition.origin"
@@ -88,7 +90,9 @@ def _next_transaction(tape: Tape, entry: BatchEntry) -> Txn | None:
     table = delta.open_table(tape.paths.feed)
     existing = _entries_from(tape, table, entry.batch)
     if existing:
-        if all(other.batch == entry.batch and other.by == entry.by for other in existing):
+        # Two synthetic batches of one origin are the same only if they do the same.
+        own = {(entry.batch, entry.by)} if entry.origin is Origin.CAPTURE else set()
+        if all((other.batch, other.by) in own or other == entry for other in existing):
             return None
         raise _taken(tape, entry.batch)
     last = table.transaction_version(_transaction(tape, 0).app)
@@ -160,23 +164,23 @@ def count_synthetic(tape: Tape, first: int, last: int) -> int:
     )
 
 
-def reinjections(tape: Tape, cut: Cut) -> list[BatchEntry]:
-    """The batches up to a cut that re-injected late records, by number."""
-    return [
+def batches_of(tape: Tape, cut: Cut, *origins: Origin) -> tuple[BatchEntry, ...]:
+    """The synthetic batches of some origins up to a cut, by number."""
+    return tuple(
         entry
         for entry in synthetic_batches(tape)
-        if entry.origin is Origin.PUT_BACK and entry.batch <= cut.batch
-    ]
+        if entry.origin in origins and entry.batch <= cut.batch
+    )
 
 
 def reinjected_before(tape: Tape, cut: Cut) -> int:
     """Late records of batches before this one were re-injected; 0 for none."""
-    return max((entry.batch for entry in reinjections(tape, cut)), default=0)
+    return max((entry.batch for entry in batches_of(tape, cut, Origin.PUT_BACK)), default=0)
 
 
 def count_reinjected(tape: Tape, cut: Cut) -> int:
     """The number of late records that were re-injected up to a cut."""
-    return sum(entry.detail["records"] for entry in reinjections(tape, cut))
+    return sum(entry.detail["records"] for entry in batches_of(tape, cut, Origin.PUT_BACK))
 
 
 def _files(table: OpenedTable, *, captured: bool) -> pa.Table:

@@ -33,6 +33,7 @@ FEED = struct(
     since="long", until="long", files=T.ArrayType(T.StringType()), detail="string",
 )  # fmt: skip
 SETTLED = struct(decision="string", batch="long", pos="long", reason="string")
+"""The columns of `settled` while no records were repaired."""
 
 
 def time_struct(time_type: TimeType) -> T.StructType:
@@ -87,6 +88,12 @@ def late_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
         worker="integer", batch="long", time=time, pos="long", reason="string",
         frontier=T.ArrayType(time), data=data, field="string", error="string", file="string",
     )  # fmt: skip
+
+
+def settled_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
+    """The columns of `settled`; those behind `SETTLED` are null unless a record was repaired."""
+    record = struct(worker="integer", time=time_struct(time_type), data=nullable(payload))
+    return T.StructType([*SETTLED.fields, *record.fields])
 
 
 def nullable(payload: T.StructType) -> T.StructType:
