@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from capstan.errors import IncompleteError
 from capstan.storage.lake import children
 from capstan.storage.ledger import claims, runs
 from tests.support import lake_contents, small_stream
@@ -15,6 +16,28 @@ pytestmark = pytest.mark.timeout(900)
 # second, and nothing says so yet; then all are done.
 POINTS = (*REPLAY_POINTS, "replay.publish:2", "backfill.run")
 BACKFILLS = [Work("backfill", point) for point in POINTS]
+
+
+PAUSED = Work("pause", "backfill.paused").after(Work("backfill", "replay.publish"))
+
+
+@pytest.mark.parametrize("work", cases([PAUSED]))
+def test_a_pause_outlives_all_drivers_and_then_the_missing_runs_are_carried_out(
+    killed, whole, work
+) -> None:
+    begun = list(runs.read_histories(killed.lake))
+    with pytest.raises(IncompleteError, match="^CAP-PAUSED: "):
+        killed.act("backfill")
+    assert killed.act("pause") == {"changed": False}
+    assert killed.act("pause", resume=True) == {"changed": True}
+    # The first of three runs had published, and nothing said so.
+    done = killed.act("backfill")
+    assert (done["failed"], done["left"]) == (0, 0)
+    target = killed.lake.table(small_stream.BACKFILLED.target)
+    assert lake_contents.rows(target) == whole["staged"]["rows"]
+    assert list(runs.read_histories(killed.lake)) == begun
+    for run in begun:
+        lake_contents.require_published_once(killed.lake, run)
 
 
 @pytest.mark.parametrize("work", cases(BACKFILLS))

@@ -68,7 +68,8 @@ class Console:
     @property
     def dags(self) -> set[str]:
         """The DAGs that data and actions belong to."""
-        kinds = ("replay", "audit", "rollback", "unlock", "gaps", "verify", "maintain", "put_back")
+        kinds = ("replay", "audit", "rollback", "unlock", "pause", "gaps", "verify", "maintain",
+                 "put_back")  # fmt: skip
         captures = map(capture_dag, self.declared.streams)
         return {*map(dag_id, kinds), *captures, dag_id("backfill", "flights_by_day")}
 

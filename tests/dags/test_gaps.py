@@ -6,12 +6,15 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.exceptions import ParamValidationError
-from airflow.sdk.exceptions import DownstreamTasksSkipped
+from airflow.sdk import timezone
+from airflow.sdk.exceptions import AirflowRescheduleException, DownstreamTasksSkipped
 
+from capstan.airflow.dags.declared import backfill_dags
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
 from capstan.airflow.documents import backfills_document
 from capstan.airflow.operators.jobs import SubmitBackfillOperator
@@ -21,6 +24,7 @@ from capstan.backfill.interval import IntervalState
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.pauses import set_paused
 from tests.support.jvmless_lake import FIRST, Books, lay_tape
 
 if TYPE_CHECKING:
@@ -143,6 +147,55 @@ def test_a_table_with_approval_is_not_filled(setting: Settings, look: Any, targe
     assert (result["count"], goes_on) == (0, False)
     assert "Not filled: replay strict requires approval of every run into its table" in (shown)
     assert "\ncopy    copy    2 gap" in shown
+
+
+def test_what_is_paused_is_left_out_unless_it_is_named(setting: Settings, look: Any) -> None:
+    lake = Lake.at(setting.lake)
+    set_paused(lake, "by_day", paused=True, because="a move")
+    result, shown, _ = look(fill=True)
+    assert [each["replay"] for each in result["request"]["backfills"]] == ["copy"]
+    assert re.search("Not filled: backfills of replay by_day are paused by .*: a move", shown)
+    result, shown, goes_on = look(fill=True, replays=["by_day"])
+    assert (result["count"], goes_on, "Not filled" in shown) == (1, True, False)
+
+
+def test_what_is_paused_is_waited_for_without_spark(
+    setting: Settings, submit: Any, execute: Any, context: Any, caplog: Any
+) -> None:
+    lake, request = Lake.at(setting.lake), {"backfills": [{"replay": "copy"}, {"replay": "by_day"}]}
+    task = SubmitBackfillOperator(task_id="fill", settings=setting, request=request)
+    by_interval = next(backfill_dags(setting)).get_task("replay")
+    by_interval.request = {"stream": "little", "into": "by_day"}
+    set_paused(lake, "by_day", paused=True)
+    where = context()
+    for each in (task, by_interval):
+        with pytest.raises(AirflowRescheduleException):
+            execute(each, where)
+    assert "paused by" in caplog.text
+    assert submit.calls == []
+    set_paused(lake, "by_day", paused=False)
+    # A pause amid the job, however long the task has waited before.
+    where["ti"].since = timezone.utcnow() - timedelta(days=8)
+    error = {"error": "CAP-PAUSED", "message": "paused by ada", "hint": "", "backfills": []}
+    submit.answers({"exit": 3, "result": error})
+    with pytest.raises(AirflowRescheduleException):
+        execute(task, where)
+    submit.answers({"exit": 0, "result": {"backfills": []}})
+    execute(task, where)
+    assert [call["request"] for call in submit.calls] == [request] * 2
+
+
+def test_the_dag_pauses_and_resumes_for_who_has_triggered_it(
+    place: Place, execute: Any, context: Any
+) -> None:
+    place.lake.mkdir(exist_ok=True)
+    task = place.bag().dags["capstan_pause"].get_task("pause")
+    asked = {"replay": "by_day", "resume": False, "because": "a move"}
+    where = {**context(), "dag_run": SimpleNamespace(triggering_user_name="ada"), "params": asked}
+    paused = execute(task, where)
+    assert (paused["paused"], paused["by"], paused["because"]) == (True, "ada", "a move")
+    where["params"] = {"replay": "by_day", "resume": True, "because": None}
+    assert execute(task, where) == {"replay": "by_day", "paused": False}
 
 
 def test_a_range_that_cannot_be_meant_fails_the_task(look: Any) -> None:

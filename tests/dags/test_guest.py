@@ -123,8 +123,9 @@ def test_all_dags_take_what_dags_take(
     assert bag.import_errors == {}
     assert sorted(bag.dags) == [
         "capstan_attention", "capstan_audit", "capstan_backfill__revenue_by_day",
-        "capstan_capture__orders", "capstan_gaps", "capstan_maintain", "capstan_put_back",
-        "capstan_replay", "capstan_rollback", "capstan_unlock", "capstan_verify",
+        "capstan_capture__orders", "capstan_gaps", "capstan_maintain", "capstan_pause",
+        "capstan_put_back", "capstan_replay", "capstan_rollback", "capstan_unlock",
+        "capstan_verify",
     ]  # fmt: skip
     (folder / "capstan_dags.py").write_text(
         "from capstan.airflow import capstan_dags\n"

@@ -17,6 +17,8 @@ from capstan.core.config import ProjectConfig
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.made_by import MadeBy, making
+from capstan.storage.ledger.pauses import set_paused
 from capstan.storage.ledger.region_json import region_text
 from tests.support import recorded_tapes
 from tests.support.jvmless_lake import Books, go_on, lay_tape
@@ -109,6 +111,8 @@ def full(lake: Lake, declared: ProjectConfig) -> None:
     _rows(lake, "orders", _EPOCH, {})
     _runs(lake, declared)
     _orders(lake)
+    with making(MadeBy(user="ada")):
+        set_paused(lake, "orders_by_batch", paused=True, because="the shop corrects its orders")
 
 
 def failing(lake: Lake, declared: ProjectConfig) -> None:

@@ -38,6 +38,7 @@ from capstan.storage.compaction.policy import INDEX, Sizes
 from capstan.storage.lake import Lake
 from capstan.storage.late.late_rows import LateSelection
 from capstan.storage.ledger import claims
+from capstan.storage.ledger.pauses import set_paused
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape import index
 from capstan.storage.tape.index_totals import EVERY
@@ -60,7 +61,8 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
             by `capture_into`, until it has recorded all of them; `put-back`, `close`, `import`,
             `drop`, of all that is not on tape; `fix`, which gives a time to records without one;
             `export-topics`, `import-topics`, `recapture`, `replay`, `backfill`, `publish`,
-            `reject`, `rollback`, `maintain`, `retire`; `unlock`, for all runs that hold a lock;
+            `reject`, `rollback`, `maintain`, `retire`; `pause`, of what `backfill` fills by
+            default, or with `resume` its end; `unlock`, for all runs that hold a lock;
             `remount`, which changes the options of a file system; `fill`, which leaves little of it
             free; `click`, which sends records to a Kafka topic, and `capture-clicks`; `contents`,
             the contents of a sound tape and a table.
@@ -192,6 +194,11 @@ def _backfill(work: _Work) -> dict[str, object]:
     return result.to_json()
 
 
+def _pause(work: _Work) -> dict[str, object]:
+    paused = not work.arguments.get("resume")
+    return {"changed": set_paused(work.lake, small_stream.BACKFILLED.name, paused=paused)}
+
+
 def _publish(work: _Work) -> dict[str, object]:
     decision = Decision(work.named("by")) if "by" in work.arguments else None
     return _outcome(publish(work.spark, work.lake, work.declared, work.run, decision))
@@ -304,6 +311,7 @@ _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "recapture": _recapture,
     "replay": _replay,
     "backfill": _backfill,
+    "pause": _pause,
     "publish": _publish,
     "reject": _reject,
     "rollback": _rollback,

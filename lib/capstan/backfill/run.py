@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from capstan.backfill.hold import why_held
 from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
-from capstan.core.config import ProjectConfig
-from capstan.errors import CapstanError, translation
+from capstan.core.config import ProjectConfig, Replay
+from capstan.errors import CapstanError, IncompleteError, translation
 from capstan.replay.adjoining import replay_together
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
@@ -52,18 +53,20 @@ class RunResult:
 class BackfillResult:
     """The result of a backfill, or its plan before it has run.
 
-    If a replay has failed, `results` is shorter than `replays`.
+    If a replay has failed, or the others may not begin, `results` is shorter than `replays`.
     """
 
     request: BackfillRequest
     survey: Survey
     replays: tuple[Request, ...]
     results: tuple[RunResult, ...] = ()
+    held: CapstanError | None = None  # why the replays that are left may not begin
 
     @property
     def error(self) -> CapstanError | None:
-        """The error of the first failed replay; None if none failed."""
-        return next((run.error for run in self.results if run.error is not None), None)
+        """Why the others may not begin, else the error of the first failed replay; None if done."""
+        failed = next((run.error for run in self.results if run.error is not None), None)
+        return failed if self.held is None or self.request.dry_run else self.held
 
     @property
     def runs(self) -> tuple[RunResult, ...]:
@@ -80,6 +83,7 @@ class BackfillResult:
             "order": str(self.request.order),
             "chunk": self.request.chunk,
             "dry_run": self.request.dry_run,
+            "held": None if self.held is None else self.held.message,
             "runs": [run.to_json() for run in self.runs],
             "done": sum(not outcome.unchanged for outcome in outcomes),
             "unchanged": sum(outcome.unchanged for outcome in outcomes),
@@ -88,7 +92,7 @@ class BackfillResult:
         }
 
     def raise_for_errors(self) -> BackfillResult:
-        """Return this backfill if no replay has failed."""
+        """Return this backfill if no replay has failed or was held."""
         if self.error is not None:
             raise self.error
         return self
@@ -97,9 +101,16 @@ class BackfillResult:
 def prepare(
     lake: Lake, config: ProjectConfig, request: BackfillRequest, session: Later | None = None
 ) -> BackfillResult:
-    """Plan a backfill, without changing a target; see `survey`."""
+    """Plan a backfill, without changing a target; see `survey`.
+
+    Raises:
+        IncompleteError: Its runs may not begin now, and it is no dry run.
+    """
+    held = why_held(lake, config.replay(request.replay))
+    if held is not None and not request.dry_run:
+        raise held
     survey = survey_range(lake, config, request, session)
-    return BackfillResult(request, survey, tuple(plan_replays(survey, request)))
+    return BackfillResult(request, survey, tuple(plan_replays(survey, request)), held=held)
 
 
 def run_prepared(
@@ -110,10 +121,15 @@ def run_prepared(
     Each replay is a run of its own, so a killed backfill resumes with the missing run; copies of
     adjoining ranges share their Spark jobs. Published replays are not repeated. A failed replay
     ends the backfill unless it is to keep going; the result has its error and the runs before it.
+    So does a pause: runs at work are ended, and no other begins.
     """
     request, results = prepared.request, list[RunResult]()
     replays = () if request.dry_run else prepared.replays
-    for result in _results(spark, lake, config, replays):
+    held = prepared.held
+    for result in _results(spark, lake, config, replays, prepared.survey.declared):
+        if isinstance(result, IncompleteError):
+            held = result
+            break
         results.append(result)
         emit(
             "backfill.run",
@@ -124,14 +140,22 @@ def run_prepared(
         )
         if results[-1].error is not None and not request.keep_going:
             break
-    return BackfillResult(request, prepared.survey, prepared.replays, tuple(results))
+    return replace(prepared, results=tuple(results), held=held)
 
 
 def _results(
-    spark: SparkSession, lake: Lake, config: ProjectConfig, replays: Sequence[Request]
-) -> Iterator[RunResult]:
-    """Run replays in order: as many at once as are alike, else one."""
+    spark: SparkSession,
+    lake: Lake,
+    config: ProjectConfig,
+    replays: Sequence[Request],
+    declared: Replay,
+) -> Iterator[RunResult | IncompleteError]:
+    """Run replays in order: as many at once as are alike, else one; or why the next must wait."""
     while replays:
+        held = why_held(lake, declared)
+        if held is not None:
+            yield held
+            return
         outcomes = replay_together(spark, lake, config, replays)
         for request, outcome in zip(replays, outcomes, strict=False):
             if isinstance(outcome, CapstanError):

@@ -41,8 +41,8 @@ _DROPPED = "--direct"
 
 _HELP = """Records the output of streams, verifies the recordings, and replays any part of them.
 
-Exit codes: 0 done; 1 a check failed; 2 the request is wrong; 3 not complete yet; \
-4 another run holds the range; 5 something broke.
+Exit codes: 0 done; 1 a check failed; 2 the request is wrong; \
+3 not complete yet, or paused; 4 another run holds the range; 5 something broke.
 """
 
 _MARCH = "--since 2013-03-01 --until 2013-04-01"

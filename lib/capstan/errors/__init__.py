@@ -6,7 +6,7 @@ The class of an error determines how a caller can react, and the exit code of th
 | --- | --- | --- |
 | `CheckFailedError` | 1 | a check ran and failed (a violation, a failed audit) |
 | `InvalidRequestError` | 2 | the request is invalid, nothing was changed |
-| `IncompleteError` | 3 | valid, but too early: times in the range can still receive records |
+| `IncompleteError` | 3 | valid, but too early: times are not complete, or backfills are paused |
 | `RangeLockedError` | 4 | another run holds a lock on part of the range |
 | `SystemFailureError` | 5 | a component that should work does not |
 """
@@ -87,7 +87,7 @@ class InvalidRequestError(CapstanError):
 
 
 class IncompleteError(CapstanError):
-    """Raised when times in the range can still receive records."""
+    """Raised for what is valid but too early: incomplete times, or a backfill that is paused."""
 
     exit_code = 3
 

@@ -27,6 +27,7 @@ from capstan.reporting.run_view import RunView, list_claimed, list_runs
 from capstan.reporting.stream_view import read_each
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
+from capstan.storage.ledger.pauses import Pause
 
 WORST = (
     "failed", "gap", "changed", "stale", "dead", "running", "queued", "waiting", "retired",
@@ -106,6 +107,7 @@ class Coverage:
     every_worker: bool  # whether a replay has to include all
     bounded: bool  # whether a replay can cover a part; else it replaces the table
     time_type: TimeType
+    pause: Pause | None = None  # of its backfills
 
     @property
     def total(self) -> int:
@@ -237,6 +239,7 @@ def view_coverage(
         surveyed.plan.layout.worker is None,
         not surveyed.whole,
         time_type,
+        Pause.read(lake, replay),
     )
 
 

@@ -13,12 +13,14 @@ from capstan.backfill import run as running
 from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import BackfillResult
 from capstan.core.config import ProjectConfig, Replay
-from capstan.errors import RangeLockedError
+from capstan.errors import IncompleteError, RangeLockedError
 from capstan.jobs import handlers
 from capstan.jobs.main import main
 from capstan.replay.result import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.made_by import MadeBy, making
+from capstan.storage.ledger.pauses import set_paused
 from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import backfill
 from tests.support.jvmless_lake import FIRST, lay_tape
@@ -139,6 +141,30 @@ def test_an_interrupt_is_not_a_failed_run(lake: Lake, answers: list[object]) -> 
         fill(lake, keep_going=True)
 
 
+def test_a_pause_ends_a_backfill_after_its_run_and_refuses_others(
+    lake: Lake, answers: list[object]
+) -> None:
+    def pause(_: str, facts: dict[str, Any]) -> None:
+        if facts.get("number") == 2:
+            set_paused(lake, "copy", paused=True, because="a move")
+
+    answers += [HELD]
+    with subscribe(pause), making(MadeBy(user="ada")):
+        actual = fill(lake, keep_going=True)
+    # A run that has failed is tried again, too, once they go on.
+    assert summed(actual) == (1, 0, 1, 2)
+    assert actual.error is actual.held
+    with pytest.raises(IncompleteError, match="paused by ada since 20.* UTC: a move$") as refused:
+        fill(lake)
+    assert (refused.value.code, refused.value.exit_code) == ("CAP-PAUSED", 3)
+    assert refused.value.hint.startswith("`capstan backfill copy --resume` ")
+    listed = fill(lake, dry_run=True)
+    assert (summed(listed), listed.error) == ((0, 0, 0, 4), None)
+    assert listed.to_json()["held"] == refused.value.message
+    assert set_paused(lake, "copy", paused=False)
+    assert summed(fill(lake)) == (4, 0, 0, 0)
+
+
 def test_a_dry_run_runs_nothing(lake: Lake, answers: list[object]) -> None:
     answers += [AssertionError("was run")]
     assert summed(fill(lake, dry_run=True)) == (0, 0, 0, 4)
@@ -175,6 +201,17 @@ def job(lake: Lake, tmp_path: Path) -> Any:
         return code, json.loads(result.read_text(encoding="utf-8")), session.started
 
     return run
+
+
+def test_the_job_starts_no_spark_for_what_is_paused(
+    job: Any, lake: Lake, answers: list[object]
+) -> None:
+    set_paused(lake, "copy", paused=True)
+    code, result, sessions = job({"replay": "copy"})
+    assert (code, result["error"], sessions) == (3, "CAP-PAUSED", 0)
+    # The others do not wait for it.
+    code, result, _ = job({"backfills": [{"replay": "copy"}, {"replay": "added"}]})
+    assert (code, result["error"], result["backfills"][1]["done"]) == (3, "CAP-PAUSED", 1)
 
 
 def test_the_job_runs_one_backfill(job: Any, answers: list[object]) -> None:

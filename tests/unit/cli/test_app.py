@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,38 @@ def test_an_undeclared_stream_is_not_captured(name, lake, refused):
     assert error["error"] == "CAP-STREAM"
     assert error["known"] == ["flights"]
     assert list(lake.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--pause", "--resume"],
+        ["--because", ""],
+        ["--pause", "--chunk", "2"],
+        ["--resume", "--order", "oldest"],
+        ["--pause", "--dry-run"],
+    ],
+)
+def test_a_pause_goes_with_nothing_else(words, lake, refused):
+    error = refused("backfill", "flights_by_day", *words)
+    assert (error["error"], list(lake.iterdir())) == ("CAP-USAGE", [])
+
+
+def test_backfills_are_paused_and_go_on(lake, refused, capsys):
+    assert refused("backfill", "nothing", "--pause")["error"] == "CAP-REPLAY"
+    pause = ("backfill", "flights_by_day", "--pause", "--because", "a move")
+    assert main(pause) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"backfills of replay flights_by_day are paused by .* UTC: a move; `cap", said)
+    assert main([*pause[:-1], "another", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["paused"], value["because"], value["unchanged"]) == (True, "a move", True)
+    assert refused("backfill", "flights_by_day", exit_code=3)["error"] == "CAP-PAUSED"
+    for unchanged in (False, True):
+        assert main(["backfill", "flights_by_day", "--resume", "--json"]) == 0
+        value = json.loads(capsys.readouterr().out)
+        assert value == {"replay": "flights_by_day", "paused": False, "unchanged": unchanged}
+    assert refused("backfill", "flights_by_day")["error"] == "CAP-STREAM"
 
 
 @pytest.mark.parametrize("command", ["publish", "rollback", "unlock", "audit"])

@@ -162,7 +162,7 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
             doc_md=docs.TASKS["complete"],
         )
         outlet = table_asset(replay.target, settings.declarations)
-        complete >> replay_tasks(fields, outlet, settings=settings, replay=replay)
+        complete >> replay_tasks(fields, outlet, settings=settings, replay=replay, by_interval=True)
     return dag
 
 

@@ -18,7 +18,7 @@ _CODES = (
     ),
     (
         "3",
-        "not complete yet",
+        "not complete yet, or paused",
         "The task waits without using up a try. `plan` fails unless *Wait* is on.",
     ),
     (
@@ -139,13 +139,23 @@ A process that still lives cannot publish any more: its claim is gone. To finish
 clear its task, or repeat the replay.
 """
 
+_PAUSE = """
+Pauses the backfills of a declared replay: the runs at work go on to their end, and no other begins,
+until this DAG runs with *Resume*. Needs no Spark.
+
+Tasks of `capstan_gaps` and of the replay's own DAG wait meanwhile, without using up a try, and then
+go on with what is missing. On the command line, `capstan backfill` does the same with `--pause` and
+`--resume`, and ends with exit code 3 while they are paused.
+"""
+
 REPAIRS = {
     "rollback": ("Roll back what a run published", _ROLLBACK),
     "verify": ("Check the recordings of a stream against the rules", _VERIFY),
     "put_back": ("Put late records of a stream back on its tape", _PUT_BACK),
     "unlock": ("Release the claim of a dead run", _UNLOCK),
+    "pause": ("Pause the backfills of a replay, or let them go on", _PAUSE),
 }
-"""The description and the text of each DAG that a person starts to repair something."""
+"""The description and the text of each DAG that only a person starts, but for replays."""
 
 GAPS = """
 Reports which intervals of each declared replay are covered, stale, missing, changed by others or
@@ -218,6 +228,7 @@ TASKS = {
     "verify": "Submits the job `verify`; the XCom has each worker.",
     "put_back": "Submits the job `put_back`; the XCom has the number of records.",
     "unlock": "Releases the claim, without Spark.",
+    "pause": "Pauses backfills or lets them go on, without Spark; the XCom says which.",
     "look": "Lists what needs a person, and tells notifiers what is new; the XCom is the list.",
     "gaps": "Looks for gaps, without Spark. The report is under *Rendered Templates*.",
     "fill": "Submits the job `backfill`; the XCom lists each run.",

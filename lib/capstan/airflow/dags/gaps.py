@@ -45,7 +45,8 @@ class ListGapsOperator(CapstanOperator):
         with as_task():
             chosen = _chosen(self.settings, params.get("replays"))
             asked = {name: params.get(name) for name in ("since", "until", "what", "chunk")}
-            entries = [_entry(self.settings, replay, **asked) for replay in chosen]
+            named = bool(params.get("replays"))
+            entries = [_entry(self.settings, each, named=named, **asked) for each in chosen]
         backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
         self.found = log_text(gaps_document(entries))
         request = {"backfills": backfills}
@@ -91,6 +92,7 @@ def _entry(
     settings: Settings,
     replay: Replay,
     *,
+    named: bool,
     since: str | None = None,
     until: str | None = None,
     what: str | None = None,
@@ -98,6 +100,7 @@ def _entry(
 ) -> dict[str, object]:
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
+    from capstan.backfill.hold import why_held
     from capstan.backfill.interval import stretches
     from capstan.backfill.survey import IntervalState, survey
     from capstan.errors import CapstanError
@@ -124,6 +127,10 @@ def _entry(
     if other is not None:
         problem = f"replay {other.name} requires approval of every run into its table"
         return {**about, "not_filled": problem}
+    held = why_held(lake, replay)
+    if held is not None and not named:
+        # The others do not wait for it.
+        return {**about, "not_filled": held.message}
     fills, problems = _fills(found, since=since, until=until, what=what, chunk=chunk)
     return {**about, "fills": fills} | ({"not_filled": "; ".join(problems)} if problems else {})
 

@@ -59,7 +59,7 @@ def capstan_dags(
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         kinds: Which DAGs: `attention`, `audit`, `backfill`, `capture`, `follow`, `gaps`,
             `maintain`, `replay`, `rollback`, and `repair` for those that verify, put late records
-            back, and unlock.
+            back, unlock, and pause backfills.
         lake: The lake; by default `CAPSTAN_LAKE`.
         config: The declaration file; by default `CAPSTAN_CONFIG`.
         streams: The former name of `config`.

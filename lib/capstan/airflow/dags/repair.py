@@ -1,4 +1,4 @@
-"""The DAGs that a person starts to repair something: roll back, verify, put back, unlock."""
+"""The DAGs that a person starts: roll back, verify, put back, unlock, pause backfills."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import as_task
+from capstan.airflow.tasks.maker import maker
+from capstan.storage.ledger.made_by import making
 
 
 class StreamJobOperator(CapstanSubmitOperator):
@@ -49,6 +51,31 @@ class UnlockOperator(CapstanOperator):
         return {"run": run, "attempt": attempt}
 
 
+class PauseOperator(CapstanOperator):
+    """Pauses the backfills of a replay, or lets them go on, without Spark.
+
+    The XCom has the `replay`, whether its backfills are `paused`, and since when, by whom and why.
+    """
+
+    ui_color = "#f3ecd2"
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Write who pauses them, or has them go on."""
+        from capstan.storage.lake import Lake
+        from capstan.storage.ledger.pauses import Pause, set_paused
+
+        given = filled(context["params"])
+        with as_task(), making(maker(context)):
+            replay = self.settings.declarations.replay(str(given["replay"])).name
+            lake = Lake.at(self.settings.lake)
+            lake.require()
+            because = str(given.get("because") or "")
+            set_paused(lake, replay, paused=not given.get("resume"), because=because)
+            pause = Pause.read(lake, replay)
+        self.log.info("backfills of replay %s %s", replay, f"are {pause}" if pause else "may run")
+        return {"replay": replay, "paused": False} if pause is None else dict(pause.to_json())
+
+
 def rollback_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that rolls back a run; none if no stream is declared."""
     if settings.declarations.streams:
@@ -61,7 +88,7 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
 
 
 def repair_dags(settings: Settings) -> Iterator[DAG]:
-    """The DAGs that verify, put late records back, and unlock; none if no stream is declared."""
+    """The DAGs of a stream, a run and a replay that need no plan; none if no stream is declared."""
     streams = list(settings.declarations.streams)
     if not streams:
         return
@@ -79,6 +106,11 @@ def repair_dags(settings: Settings) -> Iterator[DAG]:
     with _by_hand(settings, "unlock", _run_field()) as dag:
         UnlockOperator(**task_arguments(settings, "unlock"))
     yield dag
+    replays = list(settings.declarations.replays)
+    if replays:
+        with _by_hand(settings, "pause", _pause_fields(replays)) as dag:
+            PauseOperator(**task_arguments(settings, "pause"))
+        yield dag
 
 
 def _stream_field(streams: list[str]) -> dict[str, Param]:
@@ -107,6 +139,15 @@ def _late_fields() -> dict[str, Param]:
         **fields,
         "undrop": number_field("Undrop", again, section),
         "dry_run": switch("Dry run", only, section),
+    }
+
+
+def _pause_fields(replays: list[str]) -> dict[str, Param]:
+    about = "Why they are paused, or go on."
+    return {
+        "replay": Param(replays[0], type="string", enum=replays, title="Replay"),
+        "resume": switch("Resume", "Let backfills go on, instead of pausing them.", None),
+        "because": Param(None, type=["string", "null"], title="Because", description_md=about),
     }
 
 

@@ -31,6 +31,7 @@ def replay_tasks(
     *,
     settings: Settings | None = None,
     replay: Replay | None = None,
+    by_interval: bool = False,
     **place: str | None,
 ) -> PlanReplayOperator:
     """Create the tasks of a replay: plan, replay, approve, publish, certificate.
@@ -41,6 +42,7 @@ def replay_tasks(
         fields: The fields of a run's request, templated, or a function that gives them.
         settings: The settings; None in a DAG of somebody else, whose `default_args` then count.
         replay: The declared replay, which names notifiers.
+        by_interval: Whether the run is one of the replay's backfills, which may be paused.
 
     Returns:
         The first task.
@@ -59,6 +61,7 @@ def replay_tasks(
         doc_md=docs.TASKS["replay"],
         **shared,
     )
+    replayed.backfills = replay.name if by_interval and replay is not None else None
     approve = ApproveOperator(
         task_id="approve",
         result=replayed.output,

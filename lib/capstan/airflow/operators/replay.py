@@ -32,6 +32,8 @@ class SubmitReplayOperator(CapstanSubmitOperator):
 
     job = "replay"
     shows_result = False
+    # The declared replay whose backfills its run belongs to: while they are paused, it waits.
+    backfills: str | None = None
     operator_extra_links: tuple[BaseOperatorLink, ...] = (
         RunLink(),
         PlanLink(),
@@ -39,6 +41,12 @@ class SubmitReplayOperator(CapstanSubmitOperator):
         CertificateLink(),
         TargetLink(),
     )
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the replay, and return its certificate."""
+        if self.backfills is not None:
+            self.wait_while_held(context, self.backfills)
+        return super().execute(context)
 
 
 class PublishOperator(SubmitReplayOperator):

@@ -16,7 +16,7 @@ from airflow.sdk import AssetAlias, Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.settings import Settings, connection_id, environment_pool
-from capstan.airflow.tasks.failures import as_task, failure, log_error_last, set_usual
+from capstan.airflow.tasks.failures import HELD, as_task, failure, log_error_last, set_usual
 from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.maker import with_maker
 from capstan.airflow.tasks.program_lines import LeveledLog
@@ -133,6 +133,19 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             # After failures too: the stream's progress, and that its run failed.
             send_stream_metrics(self.settings, request.get("stream"))
 
+    def wait_while_held(self, context: Context, *replays: str) -> None:
+        """Reschedule the task while no run of these replays' backfills may begin."""
+        # Not at the top: parsing a DAG file should not import table readers.
+        from capstan.backfill.hold import why_held
+        from capstan.storage.lake import Lake
+
+        with as_task():
+            for name in replays:
+                declared = self.settings.declarations.replay(name)
+                held = why_held(Lake.at(self.settings.lake), declared)
+                if held is not None:
+                    self.wait_for_more(context, f"{held.message}; {held.hint}", held=True)
+
     def _submit(self, context: Context, folder: TryFolder) -> dict[str, object]:
         try:
             super().execute(context)
@@ -200,7 +213,8 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             raise _broken(f"spark-submit ended with {code} and left no result: {last}") from error
         failed = self.take_failure(context, code, result)
         if code == IncompleteError.exit_code:
-            self.wait_for_more(context, result.get("message"))
+            held = result["error"] in HELD
+            self.wait_for_more(context, result.get("message"), held=held)
         raise failed from None
 
 

@@ -113,15 +113,20 @@ class JobOperator(CapstanOperator):
         return lineage(self.job, self.settings.lake, self._result, self.settings.declarations)
 
     def wait_for_more(
-        self, context: Context, reason: object, trigger: Callable[..., LakeTrigger] | None = None
+        self,
+        context: Context,
+        reason: object,
+        trigger: Callable[..., LakeTrigger] | None = None,
+        *,
+        held: bool = False,
     ) -> None:
-        """Leave the slot until the task's patience ends; this uses up no try.
+        """Leave the slot until the task's patience ends, if it is not held; this uses up no try.
 
         The task looks again after its time between two checks, or once the trigger fires.
         """
         since, now = self.waits_since(context), timezone.utcnow()
-        if now - since < self._patience:
-            _log.info("not complete yet: %s", reason)
+        if held or now - since < self._patience:
+            _log.info("waiting: %s", reason)
             if trigger is not None:
                 self.defer_to(trigger, since, self._wait, self._patience)
             raise reschedule(now + self._wait)

@@ -110,10 +110,21 @@ def of_stream(view: StreamHistory) -> Iterator[Action]:
 
 
 def of_replay(view: Coverage) -> Iterator[Action]:
-    """The actions for a declared replay: its gaps, and its stale intervals."""
+    """The actions for a declared replay: its pause, its gaps, and its stale intervals."""
     declared = view.declared
-    if declared.approve:
-        # A person looks at each of its runs: they begin in the form.
+    resume = view.pause is not None
+    yield Action(
+        "Resume" if resume else "Pause",
+        "Lets backfills go on where they were."
+        if resume
+        else "Runs of backfills that are at work go on to their end, and no other begins.",
+        "pause",
+        {"replay": declared.name, "resume": resume},
+        shell_line("capstan", "backfill", declared.name, "--resume" if resume else "--pause"),
+        fields={"because": "Because"},
+    )
+    if resume or declared.approve:
+        # Of the latter, a person looks at each of its runs: they begin in the form.
         return
     bounds = {"since": "From", "until": "Until"}
     missing = sum(view.counts.get(state, 0) for state in ("gap", "failed", "changed", "dead"))

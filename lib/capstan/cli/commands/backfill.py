@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from capstan.cli.context import shell_of
+from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Since, Until
 from capstan.cli.output import facts, row_table, table
 from capstan.cli.progress import Work
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capstan.backfill.survey import Survey
 
 _FEW = 3
+_HOLDING = ("pause", "resume", "because")
 
 Replay = Annotated[str, typer.Argument(help="The name of a declared replay.", metavar="REPLAY")]
 Every = Annotated[
@@ -90,17 +91,30 @@ def backfill(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a run that fails.")
     ] = False,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Let no run of the replay's backfills begin.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Let runs of the replay's backfills begin again.")
+    ] = False,
+    because: Annotated[
+        str | None, typer.Option(help="Why they are paused or go on; kept.", metavar="TEXT")
+    ] = None,
 ) -> int:
     """Fill the missing intervals of a declared replay, run by run, in one Spark session.
 
     Runs that copy adjoining intervals are written and audited together.
     Repeat an interrupted backfill to continue it; published intervals are not
-    replayed again.
+    replayed again. With --pause, backfills of the replay end after the runs at
+    work, with exit code 3, and others are refused, until --resume.
     """
     from capstan.backfill.run import prepare, run_prepared
 
     shell = shell_of(context)
     config = shell.declarations(required=True)
+    if pause or resume or because is not None:
+        _require_one(context)
+        return _set_paused(shell, config.replay(replay).name, pause, because or "")
     result = prepare(shell.lake, config, _request(context))
     if result.replays and not dry_run:
         # The number of runs is the length of the progress bar.
@@ -108,6 +122,38 @@ def backfill(
         with shell.spark(work) as spark:
             result = run_prepared(spark, shell.lake, config, result)
     return shell.output.checked(result.to_json(), result.error, *_run_tables(result))
+
+
+def _require_one(context: typer.Context) -> None:
+    """Check that a command that pauses or resumes does nothing else."""
+    given = {name for name in context.params if _is_given(context, name)}
+    if len(given & {"pause", "resume"}) != 1 or not given <= {*_HOLDING, "replay"}:
+        raise InvalidRequestError(
+            "CAP-USAGE",
+            "one of --pause and --resume goes with a replay and --because, and with nothing else",
+            "see `capstan backfill --help`",
+        )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _set_paused(shell: Shell, replay: str, paused: bool, because: str) -> int:
+    from capstan.storage.ledger.pauses import Pause, set_paused
+
+    shell.lake.require()
+    changed = set_paused(shell.lake, replay, paused=paused, because=because)
+    pause = Pause.read(shell.lake, replay)
+    already = "" if changed else " already"
+    state = f"backfills of replay {replay} may run{already}"
+    if pause is not None:
+        again = command("backfill", replay, "--resume")
+        state = f"backfills of replay {replay} are{already} {pause}; {again} lets them go on"
+    value: Json = {"replay": replay, "paused": False} if pause is None else pause.to_json()
+    shell.output.result({**value, "unchanged": not changed}, state)
+    return 0
 
 
 def _request(context: typer.Context) -> BackfillRequest:
@@ -189,8 +235,9 @@ def _counted(survey: Survey) -> str:
 
 def _run_tables(result: BackfillResult) -> list[Table | str]:
     value: Json = result.to_json()
+    held = [] if result.held is None else [f"no run may begin: {result.held.message}"]
     if not value["runs"]:
-        return [f"nothing to do: {_counted(result.survey)}"]
+        return [f"nothing to do: {_counted(result.survey)}", *held]
     columns: dict[str, str | Callable[[Json], object]] = {
         "since": "since",
         "until": "until",
@@ -202,7 +249,7 @@ def _run_tables(result: BackfillResult) -> list[Table | str]:
     }
     titles = {"done": "done", "unchanged": "already published", "failed": "failed", "left": "left"}
     counts = [(title, cell_text(value[key])) for key, title in titles.items() if value[key]]
-    return [row_table("", columns, value["runs"]), facts("", counts)]
+    return [row_table("", columns, value["runs"]), facts("", counts), *held]
 
 
 def _status(run: Json, *, dry: bool) -> str:

@@ -74,6 +74,7 @@ SCHEMAS: Final = {
         files=_TEXT, at=_MOMENT,
     ),
     "tables": struct(target=_TEXT, path=_TEXT, table=_TEXT, name=_TEXT, at=_MOMENT),
+    "pauses": struct(replay=_TEXT, paused=_BOOL, by=_TEXT, because=_TEXT, at=_MOMENT),
 }  # fmt: skip
 """The columns of each ledger, by name."""
 
@@ -90,6 +91,7 @@ _SUPERSEDES = {
     "snapshots": "pipeline",
     "retired": "stream",
     "tables": "target",
+    "pauses": "replay",
 }
 
 
