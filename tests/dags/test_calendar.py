@@ -108,8 +108,8 @@ def test_a_range_is_chosen(
     command = f"capstan backfill flights_by_day --gaps --since {FIRST} --until 2013-11-07"
     cells = [f"2013-11-{day:02}" for day in range(2, 7)]
     assert chosen(page) == (cells, [FIRST, "2013-11-07"], command)
-    # Nothing was opened, and another range takes its place.
-    assert page.url == PATH
+    # What is no bound stays empty. Nothing was opened, and another range takes its place.
+    assert (page.get_by_label("Because").input_value(), page.url) == ("", PATH)
     way(page, LAST, LAST)
     if way is by_mouse:
         # A click alone chooses nothing, and opens its cell.

@@ -21,10 +21,10 @@ from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.backfill.interval import IntervalState
+from capstan.backfill.pauses import set_paused
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.pauses import set_paused
 from tests.support.jvmless_lake import FIRST, Books, lay_tape
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_what_is_paused_is_left_out_unless_it_is_named(setting: Settings, look: 
     set_paused(lake, "by_day", paused=True, because="a move")
     result, shown, _ = look(fill=True)
     assert [each["replay"] for each in result["request"]["backfills"]] == ["copy"]
-    assert re.search("Not filled: backfills of replay by_day are paused by .*: a move", shown)
+    assert re.search("Not filled: its backfills are paused by .* UTC: a move", shown)
     result, shown, goes_on = look(fill=True, replays=["by_day"])
     assert (result["count"], goes_on, "Not filled" in shown) == (1, True, False)
 
@@ -183,6 +183,15 @@ def test_what_is_paused_is_waited_for_without_spark(
     submit.answers({"exit": 0, "result": {"backfills": []}})
     execute(task, where)
     assert [call["request"] for call in submit.calls] == [request] * 2
+
+
+def test_few_runs_of_the_replay_s_own_dag_are_at_work_at_once(place: Place) -> None:
+    few = '  few: {stream: little, target: few, schedule: "@daily", backfill: {at_most: 2}}\n'
+    with place.streams.open("a", encoding="utf-8") as file:
+        file.write(few)
+    dags = backfill_dags(read_settings(DAGS / "any.py"))
+    tasks = {dag.dag_id: dag.get_task("replay").max_active_tis_per_dag for dag in dags}
+    assert tasks == {"capstan_backfill__by_day": None, "capstan_backfill__few": 2}
 
 
 def test_the_dag_pauses_and_resumes_for_who_has_triggered_it(

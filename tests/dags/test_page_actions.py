@@ -161,6 +161,19 @@ def test_an_action_is_offered_to_who_may_trigger_its_dag(
             assert takes(*requests[0])
 
 
+def test_a_replay_says_who_has_paused_it(console: Console, browser: Browser) -> None:
+    page = looking(console, browser, "/replays/orders_by_batch", console.dags)
+    page.get_by_text("paused by ada since ").wait_for()
+    titles = ("Resume", "Pause", "Fill gaps")
+    assert [form_of(page, title).count() for title in titles] == [1, 0, 0]
+    ends = {
+        each.title: (each.conf["resume"], each.command.rpartition(" ")[2])
+        for _, each in of_replays(console)
+        if each.kind == "pause"
+    }
+    assert ends == {"Resume": (True, "--resume"), "Pause": (False, "--pause")}
+
+
 @pytest.mark.parametrize("decision", [ApprovalOperator.APPROVE, ApprovalOperator.REJECT])
 def test_a_decision_is_offered_to_who_may_decide(
     console: Console, browser: Browser, decision: str

@@ -18,9 +18,9 @@ from capstan.backfill.interval_state import (
     classify_intervals,
     region_owner,
 )
-from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
+from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
 from capstan.backfill.survey import Survey
-from capstan.core.config import Replay
+from capstan.core.config import Order, Replay
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.computation import CopyComputation

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
+from capstan.backfill.planner import BackfillMode, BackfillRequest
 from capstan.backfill.run import BackfillResult, prepare
-from capstan.core.config import Creation, Mode, Replay, Target
+from capstan.core.config import Creation, Mode, Order, Replay, Target
 from capstan.core.config.row_checks import Check
 from capstan.replay.execution import job_set
 from capstan.replay.planning.planner import make_plan

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
+from capstan.backfill.pauses import set_paused
+from capstan.backfill.planner import BackfillMode, BackfillRequest
 from capstan.backfill.run import BackfillResult
 from capstan.backfill.survey import survey
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.core.config import Mode, ProjectConfig, Replay, Transform
+from capstan.core.config import Mode, Order, ProjectConfig, Replay, Transform
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
 from capstan.replay.planning.request import Request
@@ -80,6 +81,7 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
     capture(spark, lake, stream)
     replays = (
         named("chunks", transform="sum_by_day"),
+        named("paused", transform="sum_by_day"),
         named("newest"),
         named("stale", transform="sum_by_day"),
         named("guarded"),
@@ -118,6 +120,22 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
     again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).to_json()
     assert (again["done"], again["unchanged"]) == (0, 3)
     assert (days.version("chunks"), days.ledgers()) == before
+
+
+def test_what_was_paused_goes_on_where_it_was(days: Days) -> None:
+    def pause(point: str, _: object) -> None:
+        if point == "backfill.run":
+            set_paused(days.lake, "paused", paused=True)
+
+    with instrumentation.subscribe(pause):
+        actual = days.fill("paused", chunk=2)
+    assert actual.held is not None
+    assert (actual.held.code, actual.to_json()["left"]) == ("CAP-PAUSED", 2)
+    assert days.states("paused") == ["covered"] * 2 + ["gap"] * 4
+    set_paused(days.lake, "paused", paused=False)
+    value = days.fill("paused", chunk=2).to_json()
+    assert (value["done"], value["unchanged"], value["left"]) == (2, 0, 0)
+    assert days.states("paused") == ["covered"] * 6
 
 
 @pytest.mark.parametrize("point", ["replay.claim", "replay.publish"])

@@ -13,12 +13,12 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
+from capstan.backfill.pauses import set_paused
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.made_by import MadeBy, making
-from capstan.storage.ledger.pauses import set_paused
 from capstan.storage.ledger.region_json import region_text
 from tests.support import recorded_tapes
 from tests.support.jvmless_lake import Books, go_on, lay_tape

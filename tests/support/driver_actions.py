@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from capstan.backfill.pauses import set_paused
 from capstan.backfill.planner import BackfillRequest
 from capstan.capture.batch import micro_batch
 from capstan.capture.dead_letters import drop, fix
@@ -38,7 +39,6 @@ from capstan.storage.compaction.policy import INDEX, Sizes
 from capstan.storage.lake import Lake
 from capstan.storage.late.late_rows import LateSelection
 from capstan.storage.ledger import claims
-from capstan.storage.ledger.pauses import set_paused
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape import index
 from capstan.storage.tape.index_totals import EVERY

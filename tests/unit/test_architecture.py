@@ -234,6 +234,7 @@ def test_every_code_is_in_a_test() -> None:
 TOLD = {
     "audit.run",
     "backfill.run",
+    "backfill.waits",
     "capture.begin",
     "capture.left",
     "export.files",

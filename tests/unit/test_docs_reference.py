@@ -175,12 +175,17 @@ def test_the_docs_say_what_goes_with_each_spark() -> None:
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
-    example, created, roots, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
+    example, created, roots, policy, kafka, selected, made, secrets = blocks(
+        page("configuration"), "yaml"
+    )
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
     declared = load_config(path, lake="/lake")
     assert list(declared.streams) == ["orders"]
     assert declared.replay("revenue").transform == "revenue"
+    path.write_text(example + indent(policy, "    "), encoding="utf-8")
+    declared = load_config(path, lake="/lake")
+    assert (declared.replay("revenue").backfill.to_json()["at_most"]) == 4
     path.write_text(created, encoding="utf-8")
     (layout,) = (target.create for target in load_config(path, lake="/lake").targets.values())
     assert layout is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.interval_grid import parse_every
 from capstan.backfill.survey import Survey, bound_text, survey
-from capstan.core.config import Mode, ProjectConfig, check_name
+from capstan.core.config import BackfillPolicy, Mode, Order, ProjectConfig, check_name
 from capstan.core.config.request_fields import LengthText, TimeText
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import request_at_cuts
@@ -35,13 +35,6 @@ class BackfillMode(StrEnum):
     """All intervals."""
 
 
-class Order(StrEnum):
-    """The order of the runs by time."""
-
-    OLDEST = "oldest"
-    NEWEST = "newest"
-
-
 _STATES = {
     BackfillMode.GAPS: frozenset({IntervalState.GAP, IntervalState.CHANGED, IntervalState.FAILED}),
     BackfillMode.STALE: frozenset({IntervalState.STALE}),
@@ -59,8 +52,9 @@ class BackfillRequest:
         since: The first time, as on the command line; None for the start of the range.
         until: The first time after it; None for the end of the range.
         every: The length of intervals, as on the command line; None for the default of `survey`.
-        order: The order of the runs.
-        chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
+        order: The order of the runs; None for the declared one.
+        chunk: The most intervals per run; None for the declared number, if there is one, else for
+            one run per stretch of adjacent intervals.
         as_of: The cut of all runs; None for the newest. Of several streams, see `cuts`.
         adopt: Replace rows of the intervals that no replay has written.
         keep_going: Continue with the next run after a failure.
@@ -72,7 +66,7 @@ class BackfillRequest:
     until: TimeText | None = None
     every: LengthText | None = None
     what: BackfillMode = BackfillMode.GAPS
-    order: Order = Order.OLDEST
+    order: Order | None = None
     chunk: int | None = None
     as_of: int | None = None
     adopt: bool = False
@@ -89,6 +83,10 @@ class BackfillRequest:
                 f"a run cannot have {self.chunk} intervals",
                 "use 1 or more, or omit it for one run per stretch of adjacent intervals",
             )
+
+    def under(self, policy: BackfillPolicy) -> BackfillRequest:
+        """The request with what a policy says where it says nothing itself."""
+        return replace(self, chunk=self.chunk or policy.chunk, order=self.order or policy.order)
 
 
 def survey_range(
@@ -118,6 +116,7 @@ def plan_replays(survey: Survey, request: BackfillRequest) -> list[Request]:
     # replayed. If the replay requires approval, each run stops after its audit. A stretch is cut
     # into chunks from the end where work starts. So after a kill the rest is cut in the same
     # places, and its first run is the interrupted one.
+    request = request.under(survey.declared.backfill)
     selected = [i for i in survey.intervals if i.state in _STATES[request.what]]
     _check_append(survey, request, selected)
     replays = [

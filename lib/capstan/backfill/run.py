@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from capstan.backfill.hold import why_held
+from capstan.backfill.hold import wait_until, why_held
 from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig, Replay
-from capstan.errors import CapstanError, IncompleteError, translation
+from capstan.errors import CapstanError, translation
 from capstan.replay.adjoining import replay_together
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from capstan.spark.session import Later
 
+_AGAIN = "run the same command again"
 _RESULT_KEYS = ("run", "records", "target_version", "published", "unchanged")
 
 
@@ -33,6 +36,14 @@ class RunResult:
     request: Request
     outcome: ReplayResult | None = None
     error: CapstanError | None = None
+
+    @property
+    def read(self) -> int:
+        """The records that it has read, as far as they are known."""
+        outcome = self.outcome
+        if outcome is None or outcome.unchanged or outcome.certificate is None:
+            return 0
+        return outcome.certificate.records
 
     def to_json(self) -> dict[str, object]:
         """The replay as a JSON object, with its certificate once it has run."""
@@ -82,6 +93,7 @@ class BackfillResult:
             "what": str(self.request.what),
             "order": str(self.request.order),
             "chunk": self.request.chunk,
+            **self.survey.declared.backfill.to_json(),
             "dry_run": self.request.dry_run,
             "held": None if self.held is None else self.held.message,
             "runs": [run.to_json() for run in self.runs],
@@ -106,7 +118,9 @@ def prepare(
     Raises:
         IncompleteError: Its runs may not begin now, and it is no dry run.
     """
-    held = why_held(lake, config.replay(request.replay))
+    declared = config.replay(request.replay)
+    request = request.under(declared.backfill)
+    held = why_held(lake, declared)
     if held is not None and not request.dry_run:
         raise held
     survey = survey_range(lake, config, request, session)
@@ -127,7 +141,7 @@ def run_prepared(
     replays = () if request.dry_run else prepared.replays
     held = prepared.held
     for result in _results(spark, lake, config, replays, prepared.survey.declared):
-        if isinstance(result, IncompleteError):
+        if isinstance(result, CapstanError):
             held = result
             break
         results.append(result)
@@ -149,22 +163,31 @@ def _results(
     config: ProjectConfig,
     replays: Sequence[Request],
     declared: Replay,
-) -> Iterator[RunResult | IncompleteError]:
+) -> Iterator[RunResult | CapstanError]:
     """Run replays in order: as many at once as are alike, else one; or why the next must wait."""
+    policy, lasts = declared.backfill, timedelta()
+    begun = time.monotonic()
     while replays:
-        held = why_held(lake, declared)
+        held: CapstanError | None
+        try:
+            held = wait_until(begun + lasts.total_seconds(), lake, declared)
+        except Exception as error:
+            held = translation.to_capstan_error(error, _AGAIN)
         if held is not None:
             yield held
             return
-        outcomes = replay_together(spark, lake, config, replays)
-        for request, outcome in zip(replays, outcomes, strict=False):
-            if isinstance(outcome, CapstanError):
-                yield RunResult(request, error=outcome)
-            else:
-                yield RunResult(request, outcome)
-        if not outcomes:
-            yield _run(spark, lake, config, replays[0])
-        replays = replays[len(outcomes) or 1 :]
+        begun = time.monotonic()
+        outcomes = replay_together(spark, lake, config, replays[: policy.at_most])
+        results = [
+            RunResult(request, error=outcome)
+            if isinstance(outcome, CapstanError)
+            else RunResult(request, outcome)
+            for request, outcome in zip(replays, outcomes, strict=False)
+        ] or [_run(spark, lake, config, replays[0])]
+        yield from results
+        if policy.rate is not None:
+            lasts = policy.rate.lasts(sum(result.read for result in results))
+        replays = replays[len(results) :]
 
 
 def _run(spark: SparkSession, lake: Lake, config: ProjectConfig, request: Request) -> RunResult:
@@ -172,6 +195,4 @@ def _run(spark: SparkSession, lake: Lake, config: ProjectConfig, request: Reques
         return RunResult(request, replay(spark, lake, config, request))
     except Exception as error:
         # Completed runs must be reported even if Spark itself fails.
-        return RunResult(
-            request, error=translation.to_capstan_error(error, "run the same command again")
-        )
+        return RunResult(request, error=translation.to_capstan_error(error, _AGAIN))

@@ -68,6 +68,7 @@ _DONE: Mapping[str, str | Callable[[Facts], str]] = {
     "retire.deleted": "records deleted",
     "retire.done": "ledger written",
     "backfill.run": lambda facts: f"run {facts['number']} of {facts['of']} {_ended(facts)}",
+    "backfill.waits": "waiting {seconds:,} s for the rate",
     "capture.close": "closed",
     "idle.events": "{workers} idle workers advanced by the clock",
     "rescale.events": "{workers} new workers opened",

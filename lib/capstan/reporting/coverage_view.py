@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from capstan.backfill.interval import Interval, IntervalState
+from capstan.backfill.pauses import Pause
 from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
@@ -27,7 +28,6 @@ from capstan.reporting.run_view import RunView, list_claimed, list_runs
 from capstan.reporting.stream_view import read_each
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.ledger.pauses import Pause
 
 WORST = (
     "failed", "gap", "changed", "stale", "dead", "running", "queued", "waiting", "retired",

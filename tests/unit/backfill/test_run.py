@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from datetime import time as clock_time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capstan.backfill import hold
 from capstan.backfill import run as running
+from capstan.backfill.pauses import set_paused
 from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import BackfillResult
-from capstan.core.config import ProjectConfig, Replay
+from capstan.core.config import BackfillPolicy, Order, ProjectConfig, Replay
+from capstan.core.config.durations import Hours, RowRate
 from capstan.errors import IncompleteError, RangeLockedError
 from capstan.jobs import handlers
 from capstan.jobs.main import main
@@ -20,12 +24,13 @@ from capstan.replay.result import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.made_by import MadeBy, making
-from capstan.storage.ledger.pauses import set_paused
 from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import backfill
 from tests.support.jvmless_lake import FIRST, lay_tape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capstan.replay.planning.request import Request
 
 HOUR = 3_600_000_000
@@ -62,7 +67,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         if isinstance(answer, BaseException):
             raise answer
         unchanged = answer == "unchanged"
-        published = {"run": f"r-{str(request.since)[8:10]}", "published": True}
+        published = {"run": f"r-{str(request.since)[8:10]}", "published": True, "records": 25}
         return ReplayResult(Certificate.from_json(published), unchanged=unchanged)
 
     monkeypatch.setattr(running, "replay", fake)
@@ -70,8 +75,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return waiting
 
 
-def fill(lake: Lake, **asked: object) -> BackfillResult:
-    replay = Replay(name="copy", stream="s", target="copy", since=START, until=END)
+def fill(lake: Lake, policy: BackfillPolicy | None = None, **asked: object) -> BackfillResult:
+    replay = Replay(
+        name="copy", stream="s", target="copy", since=START, until=END,
+        backfill=policy or BackfillPolicy(),
+    )  # fmt: skip
     declared = ProjectConfig(Path("x.yaml"), {}, {}, {}, {"copy": replay})
     request = BackfillRequest("copy", **{"chunk": 1, **asked})  # type: ignore[arg-type]
     return backfill(None, lake, declared, request)  # type: ignore[arg-type]
@@ -201,6 +209,102 @@ def job(lake: Lake, tmp_path: Path) -> Any:
         return code, json.loads(result.read_text(encoding="utf-8")), session.started
 
     return run
+
+
+def test_a_policy_says_what_a_request_does_not(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = BackfillPolicy(chunk=3, order=Order.NEWEST, at_most=1)
+
+    def bounds(**asked: object) -> list[tuple[str, str]]:
+        replays = fill(lake, policy, dry_run=True, **asked).replays
+        return [(str(each.since)[8:10], str(each.until)[8:10]) for each in replays]
+
+    assert bounds(chunk=None) == [("02", "05"), ("01", "02")]
+    assert bounds(chunk=None, order=Order.OLDEST) == [("01", "04"), ("04", "05")]
+    assert bounds(chunk=2) == [("03", "05"), ("01", "03")]
+    asked: list[int] = []
+
+    def together(*given: Any) -> list[ReplayResult]:
+        asked.append(len(given[3]))
+        return []
+
+    monkeypatch.setattr(running, "replay_together", together)
+    value = fill(lake, policy, chunk=1).to_json()
+    assert (asked, value["at_most"], value["chunk"], value["order"]) == ([1] * 4, 1, 1, "newest")
+
+
+class Clock:
+    """A clock that sleeping moves: how long it slept at which times, and what happens meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = 0.0
+        self.slept: list[tuple[float, float]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        for module in (hold, running):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append((self.at, seconds))
+        self.at += seconds
+        self.meanwhile()
+
+
+def test_the_next_run_waits_until_the_rate_is_kept(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told = Clock(monkeypatch), list[object]()
+
+    def listen(point: str, facts: dict[str, Any]) -> None:
+        clock.at += 4 if point == "backfill.run" else 0  # As long as a run takes.
+        told.extend([facts["seconds"]] if point == "backfill.waits" else [])
+
+    # Of what stands no row is read, and of the failed one nothing is known.
+    answers += ["published", "unchanged", HELD]
+    policy = BackfillPolicy(rate=RowRate(60, "minute"))
+    with subscribe(listen):
+        assert summed(fill(lake, policy, keep_going=True)) == (2, 1, 1, 0)
+    assert (told, clock.slept) == ([21], [(4.0, 10.0), (14.0, 10.0), (24.0, 1.0)])
+    clock.slept.clear()
+    clock.meanwhile = lambda: set_paused(lake, "copy", paused=True)
+    assert summed(fill(lake, policy)) == (1, 0, 0, 3)
+    assert len(clock.slept) == 1
+
+
+def test_runs_are_reported_when_the_pause_cannot_be_read(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = [None, OSError("the lake is gone")]
+
+    def look(*_: object) -> None:
+        found = looks.pop(0)
+        if isinstance(found, OSError):
+            raise found
+
+    monkeypatch.setattr(running, "wait_until", look)
+    actual = fill(lake, keep_going=True)
+    assert (summed(actual), str(actual.error)) == (
+        (1, 0, 0, 3),
+        "CAP-BROKEN: OSError: the lake is gone",
+    )
+
+
+def test_no_run_begins_outside_of_the_hours(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = [datetime(2024, 5, 1, hour, tzinfo=UTC) for hour in (22, 23, 5, 6, 7)]
+    monkeypatch.setattr(hold, "now", lambda: moments.pop(0))
+    policy = BackfillPolicy(hours=Hours(clock_time(22), clock_time(6)))
+    actual = fill(lake, policy)
+    assert summed(actual) == (2, 0, 0, 2)
+    assert actual.held is not None
+    said = "runs of replay copy's backfills begin at 22:00-06:00 UTC only, next at 2024-05-01 22:00"
+    assert (str(actual.held), actual.held.exit_code) == (f"CAP-HOURS: {said} UTC", 3)
+    with pytest.raises(IncompleteError, match="^CAP-HOURS: "):
+        fill(lake, policy)
 
 
 def test_the_job_starts_no_spark_for_what_is_paused(

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from capstan.backfill.interval_grid import Scheduled
-from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
+from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
 from capstan.backfill.run import prepare
 from capstan.backfill.survey import Every, Interval, IntervalState, Survey, survey
 from capstan.cli import main
-from capstan.core.config import Mode, ProjectConfig, Replay, Transform
+from capstan.core.config import Mode, Order, ProjectConfig, Replay, Transform
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError

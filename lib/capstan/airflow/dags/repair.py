@@ -61,8 +61,8 @@ class PauseOperator(CapstanOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Write who pauses them, or has them go on."""
+        from capstan.backfill.pauses import Pause, set_paused
         from capstan.storage.lake import Lake
-        from capstan.storage.ledger.pauses import Pause, set_paused
 
         given = filled(context["params"])
         with as_task(), making(maker(context)):

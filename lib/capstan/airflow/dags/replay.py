@@ -42,7 +42,7 @@ def replay_tasks(
         fields: The fields of a run's request, templated, or a function that gives them.
         settings: The settings; None in a DAG of somebody else, whose `default_args` then count.
         replay: The declared replay, which names notifiers.
-        by_interval: Whether the run is one of the replay's backfills, which may be paused.
+        by_interval: Whether the run is one of the replay's backfills, which have a policy.
 
     Returns:
         The first task.
@@ -52,6 +52,9 @@ def replay_tasks(
         # The run's replay may be known at run time only.
         usual = task_defaults(settings, replay, of_chosen(settings) if replay is None else None)
     shared: dict[str, Any] = {"settings": settings, **place, **usual}
+    held = replay if by_interval else None
+    at_most = None if held is None else held.backfill.at_most
+    limits: dict[str, Any] = {} if at_most is None else {"max_active_tis_per_dag": at_most}
     plan = PlanReplayOperator(task_id="plan", fields=fields, doc_md=docs.TASKS["plan"], **shared)
     replayed = SubmitReplayOperator(
         task_id="replay",
@@ -59,9 +62,10 @@ def replay_tasks(
         records=XComArg(plan, "records"),
         outlets=[outlet],
         doc_md=docs.TASKS["replay"],
+        **limits,
         **shared,
     )
-    replayed.backfills = replay.name if by_interval and replay is not None else None
+    replayed.backfills = None if held is None else held.name
     approve = ApproveOperator(
         task_id="approve",
         result=replayed.output,

@@ -89,7 +89,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             records: The number of records, if known: with few, the job starts faster.
             wait: The time between two checks for completeness. Not a few seconds: Airflow takes a
                 task for lost that returns before the scheduler has noted its end.
-            patience: The longest wait before the task fails.
+            patience: The longest wait for completeness before the task fails.
             conf: Spark settings that override Capstan's.
             rest: `lake` and `config`, if not those of the settings, templated; other arguments
                 of a `JobOperator` and a `SparkSubmitOperator`.
@@ -141,9 +141,10 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
 
         with as_task():
             for name in replays:
-                declared = self.settings.declarations.replay(name)
-                held = why_held(Lake.at(self.settings.lake), declared)
-                if held is not None:
+                declared = self.settings.declarations.replays.get(name)
+                # What is not declared is for the job to refuse.
+                held = declared and why_held(Lake.at(self.settings.lake), declared)
+                if held:
                     self.wait_for_more(context, f"{held.message}; {held.hint}", held=True)
 
     def _submit(self, context: Context, folder: TryFolder) -> dict[str, object]:

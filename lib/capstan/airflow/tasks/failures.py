@@ -45,8 +45,8 @@ FINAL = frozenset(
 TRANSIENT = frozenset({"CAP-CONFLICT"})
 """Errors with such an exit code that are transient all the same: concurrent commits."""
 
-HELD = frozenset({"CAP-PAUSED"})
-"""Errors with exit code 3 for as long as a person wants: no task gives up waiting for their end."""
+HELD = frozenset({"CAP-HOURS", "CAP-PAUSED"})
+"""Errors with exit code 3 that a person or a policy ends: no task gives up waiting for that."""
 
 LASTING = frozenset({"CAP-DAMAGED", "CAP-JAVA", "CAP-PACKAGE"})
 """Errors with exit code 5 that no retry mends: whoever is to be notified hears of them at once."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capstan.backfill.survey import Survey
 
 _FEW = 3
+_POLICY = ("order", "chunk", "at_most", "rate", "hours")
 _HOLDING = ("pause", "resume", "because")
 
 Replay = Annotated[str, typer.Argument(help="The name of a declared replay.", metavar="REPLAY")]
@@ -76,11 +77,18 @@ def backfill(
         bool, typer.Option("--all", help="Redo every complete interval.")
     ] = False,
     order: Annotated[
-        str, typer.Option(help="Which intervals to run first: oldest or newest.", metavar="ORDER")
-    ] = "oldest",
+        str | None,
+        typer.Option(
+            help="Which intervals to run first: oldest or newest; default: as declared, or oldest.",
+            metavar="ORDER",
+        ),
+    ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(min=1, help="At most this many intervals per run; default: one run per gap."),
+        typer.Option(
+            min=1,
+            help="At most this many intervals per run; default: as declared, or one run per gap.",
+        ),
     ] = None,
     every: Every = None,
     as_of: AsOf = None,
@@ -141,7 +149,7 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _set_paused(shell: Shell, replay: str, paused: bool, because: str) -> int:
-    from capstan.storage.ledger.pauses import Pause, set_paused
+    from capstan.backfill.pauses import Pause, set_paused
 
     shell.lake.require()
     changed = set_paused(shell.lake, replay, paused=paused, because=because)
@@ -158,7 +166,8 @@ def _set_paused(shell: Shell, replay: str, paused: bool, because: str) -> int:
 
 def _request(context: typer.Context) -> BackfillRequest:
     """The request of a command whose options have the names of the request's fields."""
-    from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
+    from capstan.backfill.planner import BackfillMode, BackfillRequest
+    from capstan.core.config import Order
 
     given = context.params
     flags = {
@@ -171,13 +180,14 @@ def _request(context: typer.Context) -> BackfillRequest:
     problem = None
     if len(chosen) > 1:
         problem = f"--{chosen[0]} and --{chosen[1]} cannot be combined"
-    elif given["order"] not in list(Order):
+    elif given["order"] not in (None, *Order):
         problem = f"there is no order {given['order'][:80]!r}"
     if problem is not None:
         raise InvalidRequestError("CAP-USAGE", problem, "see `capstan backfill --help`")
     fields = {name: given[name] for name in BackfillRequest.__dataclass_fields__ if name in given}
     mode = chosen[0] if chosen else BackfillMode.GAPS
-    return BackfillRequest(**{**fields, "what": mode, "order": Order(given["order"])})
+    order = None if given["order"] is None else Order(given["order"])
+    return BackfillRequest(**{**fields, "what": mode, "order": order})
 
 
 def _refusal(survey: Survey, request: BackfillRequest) -> CheckFailedError | None:
@@ -235,9 +245,9 @@ def _counted(survey: Survey) -> str:
 
 def _run_tables(result: BackfillResult) -> list[Table | str]:
     value: Json = result.to_json()
-    held = [] if result.held is None else [f"no run may begin: {result.held.message}"]
+    about = [] if result.held is None else [f"no run may begin: {result.held.message}"]
     if not value["runs"]:
-        return [f"nothing to do: {_counted(result.survey)}", *held]
+        return [f"nothing to do: {_counted(result.survey)}", *about]
     columns: dict[str, str | Callable[[Json], object]] = {
         "since": "since",
         "until": "until",
@@ -249,7 +259,9 @@ def _run_tables(result: BackfillResult) -> list[Table | str]:
     }
     titles = {"done": "done", "unchanged": "already published", "failed": "failed", "left": "left"}
     counts = [(title, cell_text(value[key])) for key, title in titles.items() if value[key]]
-    return [row_table("", columns, value["runs"]), facts("", counts), *held]
+    if result.request.dry_run:
+        counts += [(name.replace("_", " "), value[name]) for name in _POLICY]
+    return [row_table("", columns, value["runs"]), facts("", counts), *about]
 
 
 def _status(run: Json, *, dry: bool) -> str:

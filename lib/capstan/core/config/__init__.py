@@ -19,13 +19,14 @@ from capstan.core.config.models import (
     Target,
 )
 from capstan.core.config.names import check_attempt, check_name, check_target, join_names
-from capstan.core.config.replays import Replay
+from capstan.core.config.replays import BackfillPolicy, Order, Replay
 from capstan.core.config.sources import Source
 from capstan.core.config.stream_names import joined_streams, parse_streams, source_of, split_streams
 from capstan.core.config.transforms import Transform
 
 __all__ = [
     "MAX_WORKERS",
+    "BackfillPolicy",
     "ByColumn",
     "ByKey",
     "ByPartition",
@@ -34,6 +35,7 @@ __all__ = [
     "EventTime",
     "LatePolicy",
     "Mode",
+    "Order",
     "Partitions",
     "ProjectConfig",
     "Replay",

@@ -1,9 +1,11 @@
-"""Durations and instants as text: `1 hour`, `2013-03-01`."""
+"""Times as text: durations, instants, rates, hours: `1 hour`, `2013-03-01`, `22:00-06:00`."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
 from capstan.core.times.moment_text import OffsetError, moment
 
@@ -17,6 +19,8 @@ _UNITS = {
     "week": timedelta(weeks=1),
 }
 _PART = r"(\d{1,15}) (microsecond|millisecond|second|minute|hour|day|week)s?"
+_RATE = re.compile(r"([1-9]\d{0,14}) rows? per (second|minute|hour|day)")
+_HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)(?: (\S{1,64}))?")
 _DURATION = re.compile(rf"{_PART}(?: {_PART})*")
 
 DURATION_RULE = "give a number and a unit, such as '1 hour', '15 minutes' or '1 day 12 hours'"
@@ -56,3 +60,79 @@ def parse_instant(text: str) -> datetime:
         offset = error.offset if isinstance(error, OffsetError) else None
         why = "" if offset is None else f": its offset {offset} is out of range"
         raise ValueError(f"{text!r} is not a date or time{why}; {INSTANT_RULE}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RowRate:
+    """The most rows that runs may read in a time, one after the other."""
+
+    rows: int
+    unit: str
+
+    @classmethod
+    def parse(cls, value: object) -> object:
+        """The rate that a text states, such as `1000000 rows per hour`."""
+        if not isinstance(value, str):
+            return value
+        found = _RATE.fullmatch(" ".join(value.lower().split()))
+        if found is None:
+            raise ValueError(
+                f"{value!r} is not a rate; give rows per second, minute, hour or day, such as "
+                "'1000000 rows per hour'. Of a run, the rows that it has read are known, not bytes"
+            )
+        return cls(int(found[1]), found[2])
+
+    def lasts(self, rows: int) -> timedelta:
+        """How long that many rows have to last."""
+        return _UNITS[self.unit] * (rows / self.rows)
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows per {self.unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """The hours of a day in which runs may begin, from the first to before the last."""
+
+    begin: time
+    end: time
+    zone: str = "UTC"
+
+    @classmethod
+    def parse(cls, value: object) -> object:
+        """The hours that a text states, such as `22:00-06:00 Europe/Oslo`."""
+        if not isinstance(value, str):
+            return value
+        found = _HOURS.fullmatch(" ".join(value.split()))
+        rule = "give them as '22:00-06:00', or '22:00-06:00 Europe/Oslo' (UTC by default)"
+        if found is None:
+            raise ValueError(f"{value!r} are no hours of a day; {rule}")
+        try:
+            begin, end = (time.fromisoformat(part) for part in (found[1], found[2]))
+        except ValueError as error:
+            raise ValueError(f"{value!r} are no hours of a day: {error}; {rule}") from None
+        if begin == end:
+            raise ValueError(f"{value!r} begin and end at the same time; {rule}")
+        zone = found[3] or "UTC"
+        try:
+            ZoneInfo(zone)
+        except (ValueError, OSError, LookupError):
+            raise ValueError(f"{zone!r} is no time zone; {rule}") from None
+        return cls(begin, end, zone)
+
+    def next(self, moment: datetime) -> datetime:
+        """The first moment from this one on at which a run may begin."""
+        here = moment.astimezone(ZoneInfo(self.zone))
+        at = here.time()
+        within = self.begin <= at < self.end
+        if self.end < self.begin:
+            within = not self.end <= at < self.begin
+        if within:
+            return moment
+        day = here.date() if at < self.begin else here.date() + _UNITS["day"]
+        begins = datetime.combine(day, self.begin, here.tzinfo).astimezone(UTC)
+        # A time that clocks leave out is that of the clock before.
+        return max(begins, moment)
+
+    def __str__(self) -> str:
+        return f"{self.begin:%H:%M}-{self.end:%H:%M} {self.zone}"

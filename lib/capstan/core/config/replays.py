@@ -1,18 +1,21 @@
-"""Model of replays in the declaration file."""
+"""Models of replays, and of how they are backfilled, in the declaration file."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import field
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from capstan.core.config.change_rules import OPTIONS
+from capstan.core.config.durations import Hours, RowRate
 from capstan.core.config.fields import (
+    CONFIG,
     Bound,
     Columns,
     Declared,
@@ -39,8 +42,46 @@ Given = TypeVar("Given")
 
 # The fields of a run's request that have the same names here.
 _SAME = ("workers", "workers_of", "transform", "pipeline", "sink", "mode", "keys", "sequence_by")
+_TEXT = WithJsonSchema({"type": "string"})
 # Those of a request that never say "not given" by their default.
 _ALWAYS_GIVEN = frozenset({"mode", "streams"})
+
+
+class Order(StrEnum):
+    """The order of the runs by time."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
+class BackfillPolicy(Declared):
+    """The policy of a replay's backfills.
+
+    Attributes:
+        chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
+        order: Which intervals are run first.
+        at_most: The most runs at once: of those that a backfill carries out together, and of those
+            of the replay's own DAG.
+        rate: The most rows that the runs of a backfill read in a time, such as
+            `1000000 rows per hour`: the next run waits until the one before it has lasted so long.
+        hours: The hours of the day in which runs may begin, with a time zone, such as
+            `22:00-06:00 Europe/Oslo`. A run at work goes on to its end.
+    """
+
+    NAMED_BY_KEY: ClassVar[bool] = False
+
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    order: Order = Order.OLDEST
+    at_most: Annotated[int, Field(ge=1)] | None = None
+    rate: Annotated[RowRate, BeforeValidator(RowRate.parse), _TEXT] | None = None
+    hours: Annotated[Hours, BeforeValidator(Hours.parse), _TEXT] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """What a backfill cannot be given in its request, as it is declared."""
+        texts = {"rate": self.rate, "hours": self.hours}
+        shown = {name: None if text is None else str(text) for name, text in texts.items()}
+        return {"at_most": self.at_most, **shown}
 
 
 def _one_of_stream_and_streams(schema: dict[str, Any]) -> None:
@@ -93,6 +134,7 @@ class Replay(Declared):
             `streams` is set.
         workers_of: The workers of each of several streams, by the name of its source; of a source
             with a list of streams, by source/stream. All workers of those that are left out.
+        backfill: How its backfills are carried out.
     """
 
     name: Annotated[str, name_of("replay")]
@@ -120,6 +162,7 @@ class Replay(Declared):
     description: str = ""
     streams: StreamsBySource = field(default_factory=dict, hash=False)
     workers_of: LabelsBySource = field(default_factory=dict, hash=False)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
 
     @model_validator(mode="before")
     @classmethod

@@ -63,7 +63,7 @@
   });
 
   // A range goes to the forms of the page that take one; without any, none is chosen.
-  const bounds = () => [...document.querySelectorAll("[data-range]")];
+  const bounds = () => [...document.querySelectorAll('[data-range="since"], [data-range="until"]')];
   const cellOf = (target) => (target instanceof Element ? target.closest("[data-since]") : null);
 
   const choose = (from, to) => {

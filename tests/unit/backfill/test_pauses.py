@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from capstan.backfill.pauses import Pause, set_paused
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.made_by import MadeBy, making
-from capstan.storage.ledger.pauses import Pause, set_paused
 from capstan.storage.ledger.tables import read_rows
 
 
