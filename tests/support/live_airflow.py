@@ -146,7 +146,7 @@ def components(home: Home) -> dict[str, Process]:
 
 def _leads_session(process: Process) -> bool:
     try:
-        return os.getsid(process.pid) == process.pid
+        return bool(os.getsid(process.pid) == process.pid)
     except ProcessLookupError:
         return False
 
