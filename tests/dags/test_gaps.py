@@ -14,6 +14,7 @@ from airflow.exceptions import ParamValidationError
 from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowRescheduleException, DownstreamTasksSkipped
 
+from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags.declared import backfill_dags
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
 from capstan.airflow.documents import backfills_document
@@ -25,6 +26,7 @@ from capstan.backfill.pauses import set_paused
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
+from tests.dags.test_tasks import Store
 from tests.support.jvmless_lake import FIRST, Books, lay_tape
 
 if TYPE_CHECKING:
@@ -154,35 +156,45 @@ def test_what_is_paused_is_left_out_unless_it_is_named(setting: Settings, look: 
     set_paused(lake, "by_day", paused=True, because="a move")
     result, shown, _ = look(fill=True)
     assert [each["replay"] for each in result["request"]["backfills"]] == ["copy"]
-    assert re.search("Not filled: its backfills are paused by .* UTC: a move", shown)
+    said = "Not filled: backfills of replay by_day are paused by .* UTC: a move"
+    assert re.search(said, shown)
     result, shown, goes_on = look(fill=True, replays=["by_day"])
     assert (result["count"], goes_on, "Not filled" in shown) == (1, True, False)
 
 
 def test_what_is_paused_is_waited_for_without_spark(
-    setting: Settings, submit: Any, execute: Any, context: Any, caplog: Any
-) -> None:
+    setting: Settings, submit: Any, execute: Any, context: Any, caplog: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     lake, request = Lake.at(setting.lake), {"backfills": [{"replay": "copy"}, {"replay": "by_day"}]}
     task = SubmitBackfillOperator(task_id="fill", settings=setting, request=request)
     by_interval = next(backfill_dags(setting)).get_task("replay")
     by_interval.request = {"stream": "little", "into": "by_day"}
     set_paused(lake, "by_day", paused=True)
-    where = context()
-    for each in (task, by_interval):
-        with pytest.raises(AirflowRescheduleException):
-            execute(each, where)
+    where = {**context(), "task_state_store": Store()}
+    with pytest.raises(AirflowRescheduleException):
+        execute(by_interval, where)
+    # What is not held is done at once, and not again for what is.
+    assert task._has_left({"replay": "copy"})
+    with monkeypatch.context() as patch, pytest.raises(AirflowRescheduleException):
+        patch.setattr(task, "_has_left", lambda backfill: False)
+        execute(task, where)
     assert "paused by" in caplog.text
     assert submit.calls == []
     set_paused(lake, "by_day", paused=False)
     # A pause amid the job, however long the task has waited before.
     where["ti"].since = timezone.utcnow() - timedelta(days=8)
-    error = {"error": "CAP-PAUSED", "message": "paused by ada", "hint": "", "backfills": []}
-    submit.answers({"exit": 3, "result": error})
+    error = {"error": "CAP-PAUSED", "message": "paused by ada", "hint": ""}
+    submit.answers({"exit": 3, "result": {**RESULT, **error}})
     with pytest.raises(AirflowRescheduleException):
         execute(task, where)
-    submit.answers({"exit": 0, "result": {"backfills": []}})
+    set_paused(lake, "by_day", paused=True)
+    submit.answers({"exit": 0, "result": {"runs": [{**RUN, "run": "by_day-9"}]}})
     execute(task, where)
     assert [call["request"] for call in submit.calls] == [request] * 2
+    # In the end, of what was published before the pause, too.
+    told = [(asset.name, extra["run"]) for asset, extra in where["outlet_events"][REPLAYED].added]
+    assert told == [("capstan/tables/copy", "copy-1"), ("capstan/tables/copy", "by_day-9")]
 
 
 def test_few_runs_of_the_replay_s_own_dag_are_at_work_at_once(place: Place) -> None:

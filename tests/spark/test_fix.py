@@ -161,6 +161,7 @@ def test_malformed_lines_return_repaired_and_the_source_adds_up(
         ("nope(raw) AS place", "calls nope, which is no function of Spark"),
         ("a.b.nope(raw) AS place", "calls a.b.nope, which is no function of Spark"),
         ("mine(raw) AS place", "calls mine, which is no function of Spark"),
+        ("IDENTIFIER('my' || 'own')(raw) AS place", "calls a function that IDENTIFIER names"),
         ("explode(split(raw, ';')) AS place", "makes several records of one"),
         ("max(raw) AS place", "takes more than one record at a time"),
         ("raw IN (TABLE t) AS place", "cannot be computed|has a subquery"),

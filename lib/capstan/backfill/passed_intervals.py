@@ -114,7 +114,7 @@ def interval_key(start: int, label: str | None = None) -> str:
     return key
 
 
-def key_fields(key: str, every: timedelta | None) -> dict[str, str]:
+def key_fields(key: str, every: timedelta | None) -> dict[str, str | list[str]]:
     """The bounds that a partition key names, and its worker if it has one, as fields of a request.
 
     Args:
@@ -134,7 +134,7 @@ def key_fields(key: str, every: timedelta | None) -> dict[str, str]:
                 break
             bounds = {"since": since.isoformat(), "until": until.isoformat()}
             worker = label.replace("%7C", "|").replace("%25", "%")
-            return {**bounds, "workers": worker} if joint else bounds
+            return {**bounds, "workers": [worker]} if joint else {**bounds}
     raise InvalidRequestError(
         "CAP-PARTITIONS",
         f"partition key {key[:80]!r} names no interval of this stream",

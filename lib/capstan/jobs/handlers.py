@@ -19,7 +19,7 @@ from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
 from capstan.core.config.sources import Expressions
 from capstan.core.json_object import Json
-from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
+from capstan.errors import CapstanError, CheckFailedError, IncompleteError, InvalidRequestError
 from capstan.jobs.finished_runs import (
     RollbackRequest,
     RunAudit,
@@ -173,7 +173,8 @@ def backfill(fields: Json, context: Context) -> JobResult:
 def fill_all(context: Context, requests: Sequence[BackfillRequest]) -> JobResult:
     """Carry out several backfills in order; one that fails does not stop the others.
 
-    Its entry has `error`, `message` and `hint`; the first failure is the refusal.
+    Its entry has `error`, `message` and `hint`. The first failure is the refusal, else the first
+    one that is not complete or may not begin yet.
     """
     entries: list[dict[str, object]] = []
     errors: list[CapstanError] = []
@@ -186,7 +187,8 @@ def fill_all(context: Context, requests: Sequence[BackfillRequest]) -> JobResult
             value, error = {"replay": request.replay, "what": str(request.what)}, refused
         entries.append(value if error is None else {**value, **error.summary()})
         errors += [] if error is None else [error]
-    return JobResult({"backfills": entries}, errors[0] if errors else None)
+    failed = [error for error in errors if not isinstance(error, IncompleteError)]
+    return JobResult({"backfills": entries}, next(iter(failed or errors), None))
 
 
 def maintain(fields: Json, context: Context) -> JobResult:

@@ -44,13 +44,14 @@ class JobOutput:
             self.attempt.begin()
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def at_work(self, request: Json) -> Iterator[None]:
         """Give signs of life in the lake inside the `with` block, if it has an attempt."""
         if self.attempt is None:
             yield
             return
         ended = threading.Event()
-        thread = threading.Thread(target=_sign, args=(self.attempt, ended), daemon=True)
+        signed = (self.attempt, dict(request), ended)
+        thread = threading.Thread(target=_sign, args=signed, daemon=True)
         thread.start()
         try:
             yield
@@ -83,11 +84,11 @@ class JobOutput:
                 _print(self.attempt.result_path, unwritten)
 
 
-def _sign(attempt: JobAttempt, ended: threading.Event) -> None:
+def _sign(attempt: JobAttempt, request: Json, ended: threading.Event) -> None:
     while True:
         # Without a store there is no sign; the job finds out by itself whether it can go on.
         with suppress(OSError, CapstanError):
-            attempt.sign()
+            attempt.sign(request)
         if ended.wait(SIGNS_EVERY):
             return
 

@@ -72,16 +72,17 @@ def _run(
         name = f"capstan {handler.__name__}"
         output = replace(output, file=options.result)
         attempt = _attempt(options)
+        output = replace(output, attempt=attempt)
+        request = dict(_request(options, attempt))
+        by = _made_by(request.pop(KEY, None))
         if options.join and attempt is not None:
-            joined = _join(attempt)
+            joined = _join(attempt, request)
             if joined is not None:
                 return joined
-        output = replace(output, attempt=attempt)
         output.begin()
-        config, request = _config(options, attempt), dict(_request(options, attempt))
-        by = _made_by(request.pop(KEY, None))
+        config = _config(options, attempt)
         started = Context(options.lake, config=config, spark=lambda: _start(name, start))
-        with started as context, making(by), output.at_work():
+        with started as context, making(by), output.at_work(request):
             result = handler(request, context)
         output.done(result)
     except BaseException as error:
@@ -130,9 +131,11 @@ def _attempt(options: argparse.Namespace) -> JobAttempt | None:
     return JobAttempt(Workplace(options.lake).lake, options.attempt)
 
 
-def _join(attempt: JobAttempt) -> int | None:
+def _join(attempt: JobAttempt, request: Json) -> int | None:
     """The exit code of a start of the attempt that is at work; None without one, or if it died."""
-    while attempt.is_at_work():
+    if attempt.is_at_work(request):
+        print(f"attempt {attempt.name} is at work: waiting for its end", flush=True)
+    while attempt.is_at_work(request):
         time.sleep(_LOOKS_EVERY)
         outcome = attempt.outcome()
         if outcome is not None:

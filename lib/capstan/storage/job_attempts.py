@@ -10,6 +10,7 @@ So the program that submits a job, and the one that takes its result, share noth
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,7 +32,6 @@ SIGNS_EVERY = 30.0
 """Seconds between two signs of life of a job."""
 SILENT = timedelta(minutes=5)
 """A job without a sign of life for so long is dead."""
-_CLOCKS = timedelta(minutes=1)  # How far those of driver and task may be apart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,9 @@ class JobAttempt:
         self._write("request.json", json.dumps(request))
 
     def begin(self) -> None:
-        """Delete the result of an earlier start, which must not pass for this one's."""
+        """Delete what an earlier start has left, which must not pass for this one's."""
         delete_file(self.result_path)
+        self.forget()
 
     def request(self) -> str | None:
         """The text of the request in the lake; None if there is none."""
@@ -107,28 +108,40 @@ class JobAttempt:
         """The text of the declarations in the lake; None if there are none."""
         return self._read("streams.yaml")
 
-    def sign(self) -> None:
-        """Leave a sign of life."""
+    def sign(self, request: Json) -> None:
+        """Leave a sign of life of a start with this request."""
         self.lake.require()
-        self._write("alive.json", json.dumps({"at": datetime.now(UTC).isoformat()}))
+        sign = {"at": datetime.now(UTC).isoformat(), "request": _digest(request)}
+        self._write("alive.json", json.dumps(sign))
 
     def last_sign(self) -> datetime | None:
-        """The last sign of life, of any start; None without one."""
-        text = self._read("alive.json")
-        return None if text is None else datetime.fromisoformat(json.loads(text)["at"])
+        """The last sign of life of a start that has not ended; None without one."""
+        sign = self._sign()
+        return None if sign is None else datetime.fromisoformat(sign["at"])
 
-    def is_at_work(self) -> bool:
-        """Whether a start gives signs of life, and has left no result."""
-        sign = self.last_sign()
-        alive = sign is not None and datetime.now(UTC) - sign < SILENT
-        return alive and self.outcome() is None
-
-    def has_died(self, since: datetime) -> bool:
-        """Whether a start that was at work since then gives no sign of life any more."""
-        sign = self.last_sign()
-        if sign is None or sign < since - _CLOCKS:
+    def is_at_work(self, request: Json) -> bool:
+        """Whether a start with this request gives signs of life."""
+        sign, last = self._sign(), self.last_sign()
+        if sign is None or last is None or sign["request"] != _digest(request):
             return False
-        return datetime.now(UTC) - sign >= SILENT and self.outcome() is None
+        return datetime.now(UTC) - last < SILENT
+
+    def has_died(self) -> bool:
+        """Whether a start gives no sign of life any more, and has left no result."""
+        last = self.last_sign()
+        return last is not None and datetime.now(UTC) - last >= SILENT and self.outcome() is None
+
+    def forget(self) -> None:
+        """Delete the last sign of life: its start has ended, or its death is known."""
+        delete_file(self._alive)
+
+    @property
+    def _alive(self) -> str:
+        return f"{self.lake.job(self.name)}/alive.json"
+
+    def _sign(self) -> dict[str, str] | None:
+        text = self._read("alive.json")
+        return None if text is None else dict(json.loads(text))
 
     def end(self, verb: str, exit_code: int, result: Json | None, error: Json | None) -> None:
         """Write the result, atomically."""
@@ -136,6 +149,7 @@ class JobAttempt:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         ended = JobOutcome(self.name, verb, exit_code, result, error, at)
         self._write("result.json", json.dumps(asdict(ended), default=str) + "\n")
+        self.forget()
 
     def outcome(self) -> JobOutcome | None:
         """How the job ended; None while it has left no result."""
@@ -148,6 +162,11 @@ class JobAttempt:
 
     def _write(self, name: str, text: str) -> None:
         write_whole(f"{self.lake.job(self.name)}/{name}", text.encode("utf-8"))
+
+
+def _digest(request: Json) -> str:
+    text = json.dumps(dict(request), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def clear_attempts(lake: Lake, now: datetime, keep: timedelta) -> list[str]:

@@ -216,7 +216,7 @@ def test_a_key_is_taken_apart_at_one_place() -> None:
 def test_a_key_names_a_range(key: str, since: str, until: str) -> None:
     half = timedelta(minutes=30)
     assert key_fields(key, half) == {"since": since, "until": until}
-    assert key_fields(f"a%7Cb%25|{key}", half)["workers"] == "a|b%"
+    assert key_fields(f"a%7Cb%25|{key}", half)["workers"] == ["a|b%"]
 
 
 @pytest.mark.parametrize(

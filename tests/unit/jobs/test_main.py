@@ -301,12 +301,12 @@ def test_a_job_with_an_attempt_gives_signs_of_life(
             sign = attempt_of(tmp_path).last_sign()
             if sign is not None and sign not in signs:
                 signs.append(sign)
-        assert attempt_of(tmp_path).is_at_work()
+        assert attempt_of(tmp_path).is_at_work({})
         return JobResult({})
 
     arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a"]
     assert main(watched, arguments, session) == 0
-    assert not attempt_of(tmp_path).is_at_work()
+    assert attempt_of(tmp_path).last_sign() is None
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (CheckFailedError("CAP-X", "no"), 1)])
@@ -320,22 +320,24 @@ def test_a_second_start_joins_one_that_is_at_work(
 ) -> None:
     first, fake = attempt_of(tmp_path), job(JobResult({"second": True}))
     arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a", "--join"]
-    first.sign()
+    first.sign({})
     summary = None if error is None else error.summary()
     monkeypatch.setattr(time, "sleep", lambda _: first.end("fake", code, {"first": True}, summary))
     assert main(fake, arguments, session) == code
     assert (fake.asked, session.started) == ([], [])
     said = "done" if error is None else "CAP-X: no"
     assert last_line(capsys) == f"capstan fake, as started before: {said}"
-    # That start has ended: the next one is a start of its own.
-    assert main(fake, arguments, session) == 0
-    assert len(fake.asked) == 1
+    # That start has ended, and another is at something else: the next one is of its own.
+    for number in (1, 2):
+        assert main(fake, arguments, session) == 0
+        assert len(fake.asked) == number
+        first.sign({"stream": "other"})
 
 
 def test_a_second_start_does_not_join_a_dead_one(
     tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt_of(tmp_path).sign()
+    attempt_of(tmp_path).sign({})
     monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
     fake = job(JobResult({}))
     arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a", "--join"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 
 from capstan.errors import InvalidRequestError
 from capstan.storage import job_attempts
-from capstan.storage.job_attempts import JobAttempt, clear_attempts
+from capstan.storage.job_attempts import JobAttempt, JobOutcome, clear_attempts
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -58,23 +59,30 @@ def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) ->
 def test_a_job_is_alive_as_long_as_it_says_so(
     attempt: JobAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = datetime.now(UTC)
-    assert (attempt.last_sign(), attempt.is_at_work(), attempt.has_died(before)) == (
-        None, False, False,
-    )  # fmt: skip
-    attempt.sign()
-    assert (attempt.is_at_work(), attempt.has_died(before)) == (True, False)
+    request, before = {"stream": "s"}, datetime.now(UTC)
+
+    def seen() -> tuple[bool, bool]:
+        return attempt.is_at_work(request), attempt.has_died()
+
+    assert (attempt.last_sign(), seen()) == (None, (False, False))
+    attempt.sign(request)
+    assert seen() == (True, False)
+    assert not attempt.is_at_work({"stream": "t"})
     sign = attempt.last_sign()
     assert sign is not None and sign >= before
     monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
-    assert (attempt.is_at_work(), attempt.has_died(before)) == (False, True)
-    # What was silent before somebody began to wait is an earlier start's.
-    assert not attempt.has_died(before + timedelta(minutes=2))
-    monkeypatch.undo()
-    attempt.end("verify", 0, {}, None)
-    assert (attempt.is_at_work(), attempt.has_died(before)) == (False, False)
-    monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
-    assert not attempt.has_died(before)
+    assert seen() == (False, True)
+    # A killed job may have left its result before.
+    attempt._write("result.json", json.dumps(asdict(JobOutcome("a", "v", 0, {}, None, ""))))
+    assert not attempt.has_died()
+
+
+@pytest.mark.parametrize("end", ["begin", "prepare", "end", "forget"])
+def test_signs_of_life_are_of_one_start(attempt: JobAttempt, end: str) -> None:
+    attempt.sign({})
+    arguments = {"prepare": ({},), "end": ("verify", 0, {}, None)}
+    getattr(attempt, end)(*arguments.get(end, ()))
+    assert attempt.last_sign() is None
 
 
 @pytest.mark.parametrize(

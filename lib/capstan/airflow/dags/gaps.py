@@ -100,8 +100,8 @@ def _entry(
 ) -> dict[str, object]:
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
+    from capstan.backfill.hold import why_held
     from capstan.backfill.interval import stretches
-    from capstan.backfill.pauses import Pause
     from capstan.backfill.survey import IntervalState, survey
     from capstan.errors import CapstanError
     from capstan.storage.lake import Lake
@@ -127,10 +127,10 @@ def _entry(
     if other is not None:
         problem = f"replay {other.name} requires approval of every run into its table"
         return {**about, "not_filled": problem}
-    pause = Pause.read(lake, replay.name)
-    if pause is not None and not named:
+    held = None if named else why_held(lake, replay)
+    if held is not None:
         # The others do not wait for it.
-        return {**about, "not_filled": f"its backfills are {pause}"}
+        return {**about, "not_filled": held.message}
     fills, problems = _fills(found, since=since, until=until, what=what, chunk=chunk)
     return {**about, "fills": fills} | ({"not_filled": "; ".join(problems)} if problems else {})
 

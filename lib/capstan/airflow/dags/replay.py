@@ -131,7 +131,7 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
 def _asked(settings: Settings, context: Context) -> GivenFields:
     """The fields of a run's request: those of its form; else, its partition key names a range."""
     given, key = filled(context["params"]), context.get("partition_key")
-    if key is None or "since" in given or "until" in given:
+    if key is None:
         return given
     # Not at the top: parsing a DAG file should not import table readers.
     from capstan.backfill.passed_intervals import key_fields
@@ -142,4 +142,8 @@ def _asked(settings: Settings, context: Context) -> GivenFields:
     stream = declared.streams.get(str(name))
     partitions = None if stream is None else stream.partitions
     every = None if partitions is None else partitions.every
-    return {**key_fields(str(key), every), **given}
+    named = key_fields(str(key), every)
+    if "since" in given or "until" in given:
+        # A range is that of the key, or that of the form, and not half of each.
+        del named["since"], named["until"]
+    return {**named, **given}

@@ -16,7 +16,7 @@ from capstan.airflow.documents import rollback_document
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, skip_following
-from capstan.airflow.tasks.job_operator import log_text, named_run
+from capstan.airflow.tasks.job_operator import keep_published, log_text, named_run
 from capstan.airflow.tasks.links import RunLink, TargetLink
 from capstan.airflow.tasks.partitions import require_partitions
 from capstan.airflow.tasks.spark_program import inherited
@@ -27,8 +27,9 @@ from capstan.core.config.loading.secret_references import (
     references,
     unresolved,
 )
-from capstan.core.config.loading.validation import read_field, read_fields
+from capstan.core.config.loading.validation import read_field, read_fields, read_request
 from capstan.core.config.request_fields import GivenFields, Names
+from capstan.errors import CapstanError
 
 _FIELDS = ("host", "login", "password", "port", "schema")
 
@@ -116,8 +117,9 @@ def _value(stream: str, reference: Reference) -> str:
 class SubmitBackfillOperator(CapstanSubmitOperator):
     """Submits backfills; each published run emits an event of its target's asset.
 
-    Its request names one replay, or several as `backfills`. While one of them is paused, it waits
-    without Spark, and without using up a try.
+    Its request names one replay, or several as `backfills`. While all that is left to do may not
+    begin, as a replay is paused or outside its hours, it waits without Spark, and without using up
+    a try. Events of what is published by then are emitted when the task succeeds.
     """
 
     job = "backfill"
@@ -127,11 +129,36 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
         """Wait until the backfills may run, submit them, and return their runs."""
         with as_task():
             request = self._read_request()
-        # What is no backfill is for the job to refuse.
-        asked = [each for each in request.get("backfills", [request]) if isinstance(each, Mapping)]
-        names = [str(each.get("replay")) for each in asked if not each.get("dry_run")]
-        self.wait_while_held(context, *names)
+            several = request.get("backfills", [request])
+            # What is no backfill is for the job to refuse.
+            asked = [each for each in several if isinstance(each, Mapping)] if several else []
+            held = [None if each.get("dry_run") else self._why_held(each) for each in asked]
+            free = (each for each, why in zip(asked, held, strict=True) if why is None)
+            if any(held) and not any(map(self._has_left, free)):
+                self.wait_while(context, next(filter(None, held)))
         return super().execute(context)
+
+    def wait_for_more(self, context: Context, *rest: Any, **named: Any) -> None:
+        """Keep what the job has published, to tell of it in the end, and leave the slot."""
+        if self._result is not None:
+            keep_published(context, self._result)
+        super().wait_for_more(context, *rest, **named)
+
+    def _why_held(self, backfill: Mapping[str, Any]) -> CapstanError | None:
+        return self.why_held(str(backfill.get("replay")))
+
+    def _has_left(self, backfill: Mapping[str, Any]) -> bool:
+        """Whether the job has anything to do for a backfill, if only to refuse it."""
+        from capstan.backfill.planner import BackfillRequest
+        from capstan.backfill.run import prepare
+        from capstan.storage.lake import Lake
+
+        declared = self.settings.declarations
+        try:
+            request = read_request(BackfillRequest, backfill)
+            return bool(prepare(Lake.at(self.settings.lake), declared, request).replays)
+        except CapstanError:
+            return True
 
 
 class BackfillOperator(SubmitBackfillOperator):

@@ -45,7 +45,8 @@ class SubmitReplayOperator(CapstanSubmitOperator):
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the replay, and return its certificate."""
         if self.backfills is not None:
-            self.wait_while_held(context, self.backfills)
+            with as_task():
+                self.wait_while(context, self.why_held(self.backfills))
         return super().execute(context)
 
 

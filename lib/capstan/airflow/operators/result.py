@@ -54,8 +54,8 @@ class ResultOperator(JobOperator):
                 `attempt_template` of this task's id. Templated.
             wait: The time between two looks for the result.
             patience: How long to wait for a result, without holding a slot, when the submitting
-                task has succeeded without waiting for the job; by default not at all, and a week if
-                it is deferrable.
+                task has succeeded without waiting for the job; by default not at all, and a week
+                with `deferrable=True`.
             deferrable: Whether a trigger looks for the result, many in one triggerer, instead of
                 this task; by default `[operators] default_deferrable`.
             rest: `lake` and `config`, whose declarations may name the target's asset; `render`;
@@ -64,7 +64,7 @@ class ResultOperator(JobOperator):
         set_usual(rest, trigger_rule=TriggerRule.ALL_DONE, outlets=[REPLAYED, CAPTURED])
         self._deferrable = is_deferrable(deferrable)
         if patience is None:
-            patience = timedelta(days=7 if self._deferrable else 0)
+            patience = timedelta(days=7 if deferrable else 0)
         super().__init__(wait=wait, patience=patience, **rest)
         self.attempt = attempt or attempt_template(self.task_id)
 
@@ -116,7 +116,7 @@ class ResultOperator(JobOperator):
     def _missing(
         self, context: Context, attempt: JobAttempt, states: dict[str, str], failed: list[str]
     ) -> NoReturn:
-        path, since = attempt.result_path, self.waits_since(context)
+        path = attempt.result_path
         if failed:
             raise unusable(
                 f"{', '.join(failed)} failed, and the job has left no result at {path}",
@@ -124,10 +124,13 @@ class ResultOperator(JobOperator):
             )
         if states and all(state == "skipped" for state in states.values()):
             raise AirflowSkipException("the job was not submitted")
-        if attempt.has_died(since):
+        if attempt.has_died():
+            last = attempt.last_sign()
+            # The next start may be queued for longer than a living one is silent.
+            attempt.forget()
             raise unusable(
                 f"the job has left no result at {path}, and was last seen at work at "
-                f"{attempt.last_sign():%Y-%m-%d %H:%M:%S} UTC",
+                f"{last:%Y-%m-%d %H:%M:%S} UTC",
                 "clear the submitting task: the next start is the next attempt of the same run",
             )
         trigger = None

@@ -24,7 +24,7 @@ from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_mast
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.core.json_object import Json
-from capstan.errors import IncompleteError, InvalidRequestError, SystemFailureError
+from capstan.errors import CapstanError, IncompleteError, InvalidRequestError, SystemFailureError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
@@ -133,19 +133,20 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             # After failures too: the stream's progress, and that its run failed.
             send_stream_metrics(self.settings, request.get("stream"))
 
-    def wait_while_held(self, context: Context, *replays: str) -> None:
-        """Reschedule the task while no run of these replays' backfills may begin."""
+    def why_held(self, replay: str) -> CapstanError | None:
+        """Why no run of a replay's backfills may begin now; None if it may."""
         # Not at the top: parsing a DAG file should not import table readers.
         from capstan.backfill.hold import why_held
         from capstan.storage.lake import Lake
 
-        with as_task():
-            for name in replays:
-                declared = self.settings.declarations.replays.get(name)
-                # What is not declared is for the job to refuse.
-                held = declared and why_held(Lake.at(self.settings.lake), declared)
-                if held:
-                    self.wait_for_more(context, f"{held.message}; {held.hint}", held=True)
+        declared = self.settings.declarations.replays.get(replay)
+        # What is not declared is for the job to refuse.
+        return None if declared is None else why_held(Lake.at(self.settings.lake), declared)
+
+    def wait_while(self, context: Context, held: CapstanError | None) -> None:
+        """Reschedule the task if its runs may not begin now."""
+        if held is not None:
+            self.wait_for_more(context, f"{held.message}; {held.hint}", held=True)
 
     def _submit(self, context: Context, folder: TryFolder) -> dict[str, object]:
         try:

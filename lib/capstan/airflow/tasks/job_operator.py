@@ -43,6 +43,7 @@ Render = Callable[[Json], object]
 
 # How far the clocks of the scheduler and of a worker may be apart.
 _CLOCKS = timedelta(minutes=1)
+_PUBLISHED = "capstan_published"
 _log = logging.getLogger(__name__)
 
 
@@ -208,13 +209,33 @@ def _published_in(task: JobOperator, context: Context) -> bool:
 
 
 def tell_backfill(task: JobOperator, context: Context, result: Json) -> None:
-    """Emit events of the targets' assets, with their certificates."""
-    for replayed in map(ReplayResult.from_json, runs_of(result)):
+    """Emit events of the targets' assets, with their certificates: of the jobs before, too."""
+    store = context.get("task_state_store")
+    for run in [*((store and store.get(_PUBLISHED)) or ()), *_published(result)]:
+        certificate = ReplayResult.from_json(run).certificate
+        assert certificate is not None
+        asset = table_asset(certificate.target, task.settings.declarations)
+        extra = certified(certificate, unchanged=False)
+        tell_through_aliases(context, task.outlets, asset, extra)
+
+
+def keep_published(context: Context, result: Json) -> None:
+    """Keep the published runs of a backfill whose task goes on with another job later."""
+    store, published = context.get("task_state_store"), _published(result)
+    # Airflow before 3.3 has no place for them.
+    if store is not None and published:
+        store.set(_PUBLISHED, [*(store.get(_PUBLISHED) or ()), *published])
+
+
+def _published(result: Json) -> list[dict[str, Any]]:
+    """The runs among a backfill's that have changed their tables."""
+    found = []
+    for run in map(plain, runs_of(result)):
+        replayed = ReplayResult.from_json(run)
         certificate = replayed.certificate
         if certificate is not None and certificate.published and not replayed.unchanged:
-            asset = table_asset(certificate.target, task.settings.declarations)
-            extra = certified(certificate, unchanged=False)
-            tell_through_aliases(context, task.outlets, asset, extra)
+            found.append(run)
+    return found
 
 
 def tell_rollback(task: JobOperator, context: Context, result: Json) -> None:

@@ -93,7 +93,7 @@ class ResultTrigger(LakeTrigger):
         from capstan.storage.lake import Lake, exists
 
         attempt = JobAttempt(Lake.at(self.lake), self.attempt)
-        return exists(attempt.result_path) or attempt.has_died(datetime.fromisoformat(self.since))
+        return exists(attempt.result_path) or attempt.has_died()
 
 
 class FrontierTrigger(LakeTrigger):

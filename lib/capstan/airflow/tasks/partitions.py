@@ -68,7 +68,7 @@ def tell_partitions(
     passed = next_passed(Lake.at(settings.lake), stream, newest_told(stream.name))
     if passed is None:
         # Airflow emits an event for every outlet of a task that succeeds.
-        task.outlets = []
+        task.outlets = [outlet for outlet in task.outlets if outlet != asset]
         return
     events = context["outlet_events"]
     events[asset].extra = plain(extra)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from capstan.capture.source.text import json_text, raw_text
 from capstan.capture.source.text.line_checks import has_odd_quotes
@@ -59,8 +59,13 @@ def is_unread(
     stream: Stream, payload: StructType, folders: Collection[str], given: Collection[str]
 ) -> Column:
     """Whether a malformed record has text that was not read, beside that of the `given` columns."""
-    if set(payload.names) - set(folders) <= set(given):
+    left = [field for field in payload if field.name not in {*folders, *given}]
+    if not left:
         return F.lit(False)
+    nested = any(isinstance(field.dataType, StructType | ArrayType | MapType) for field in left)
+    if nested or stream.source.selection is not None:
+        # What is missing inside of a value, or in a text of another name, is not known.
+        return F.lit(True)
     whole, lost, _ = _faults(stream, payload, folders)
     further = F.filter(lost, lambda each: ~each["name"].isin(*given))
     unread = (F.size(lost) == 0) | (F.size(further) > 0)

@@ -303,6 +303,8 @@ class _Selection:
             opened = _OPENED.fullmatch(item)
             text = self._starless(item if opened is None else opened["value"])
             for part in parts_of(parser.parseExpression(text)):
+                if kind_of(part) == "ExpressionWithUnresolvedIdentifier":
+                    self._refuse("calls a function that IDENTIFIER names", _OWN_FUNCTIONS)
                 if kind_of(part) != "UnresolvedFunction":
                     continue
                 name = ".".join(listed(part.nameParts()))
