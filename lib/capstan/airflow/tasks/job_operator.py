@@ -210,8 +210,7 @@ def _published_in(task: JobOperator, context: Context) -> bool:
 
 def tell_backfill(task: JobOperator, context: Context, result: Json) -> None:
     """Emit events of the targets' assets, with their certificates: of the jobs before, too."""
-    store = context.get("task_state_store")
-    for run in [*((store and store.get(_PUBLISHED)) or ()), *_published(result)]:
+    for run in [*_kept(context), *_published(result)]:
         certificate = ReplayResult.from_json(run).certificate
         assert certificate is not None
         asset = table_asset(certificate.target, task.settings.declarations)
@@ -224,7 +223,13 @@ def keep_published(context: Context, result: Json) -> None:
     store, published = context.get("task_state_store"), _published(result)
     # Airflow before 3.3 has no place for them.
     if store is not None and published:
-        store.set(_PUBLISHED, [*(store.get(_PUBLISHED) or ()), *published])
+        store.set(_PUBLISHED, [*_kept(context), *published])
+
+
+def _kept(context: Context) -> list[dict[str, Any]]:
+    store = context.get("task_state_store")
+    kept: Any = None if store is None else store.get(_PUBLISHED)
+    return list(kept or ())
 
 
 def _published(result: Json) -> list[dict[str, Any]]:
