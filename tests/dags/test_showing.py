@@ -107,7 +107,7 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
     shell = console.file.getvalue()  # type: ignore[attr-defined]
     page = unescape(render(
         "fill.html", base="", airflow="", here="", lake="/lake", replay="r", problem={}, plan=PLAN,
-        fields=[],
+        fields=[], dag="capstan_replay",
     ))  # fmt: skip
     document = plan_document(PLAN)
     markdown, log = document.markdown, str(document)
