@@ -183,9 +183,11 @@ def test_a_replay_takes_its_range_from_a_partition_key(hourly: Place) -> None:
     hour = {**day, "until": "2024-05-01T01:00:00+00:00"}
     assert asked(hourly, DAY[0]) == {**named, **hour}
     of_replay = {"stream": None, "into": None, "replay": "by_day"}
-    assert asked(hourly, f"a|{DAY[0]}", **of_replay) == {"replay": "by_day", "workers": "a", **hour}
+    of_worker = {"replay": "by_day", "workers": ["a, b"], **hour}
+    assert asked(hourly, f"a, b|{DAY[0]}", **of_replay) == of_worker
     # What the form names wins.
     assert asked(hourly, f"a|{DAY[0]}", workers=["b"]) == {**named, **hour, "workers": ["b"]}
     until = {"until": "2024-05-03"}
     assert asked(hourly, "2024-05-01", **until) == {**named, **until}
+    assert asked(hourly, f"a|{DAY[0]}", **until) == {**named, **until, "workers": ["a"]}
     assert asked(hourly, None) == named

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
+from capstan.capture.batch.causes import is_unread
 from capstan.capture.dead_letters import drop, fix
 from capstan.capture.drop_request import Drop
 from capstan.capture.fix_request import Fix
@@ -278,3 +279,28 @@ def test_times_and_workers_are_those_of_the_tape(
     other = replace(stream, workers=ByColumn(column="amount"))
     with pytest.raises(InvalidRequestError, match=r"CAP-DECLARED.*workers\.column place"):
         fix(spark, lake, other, Fix("ann", told(), MALFORMED))
+
+
+@pytest.mark.parametrize(
+    ("select", "given", "unread"),
+    [
+        ((), {"n"}, True),
+        ((), {"s"}, True),
+        ((), {"n", "s"}, False),
+        (("from_json(v, 'n BIGINT').n AS n", "v AS s"), {"n"}, True),
+        (("from_json(v, 'n BIGINT').n AS n", "v AS s"), {"n", "s"}, False),
+    ],
+)
+def test_what_is_missing_inside_of_a_value_is_not_known(
+    spark: SparkSession, select: tuple[str, ...], given: set[str], unread: bool
+) -> None:
+    """A record stays dead unless a fix gives all in which there may be something else."""
+    schema = "n BIGINT, s STRUCT<x: BIGINT>"
+    plain = Source("json", "/nowhere", schema=schema)
+    source = replace(plain, select=select) if select else plain
+    stream = Stream(name="s", source=source, workers=ByKey(("n",), 1), time=EpochTime())
+    payload = spark.createDataFrame([], schema).schema
+    text = spark.createDataFrame([('{"n": "oops", "s": {"x": 1}}', None)], "raw STRING, n BIGINT")
+    row = text.selectExpr("raw", "named_struct('n', n, 's', named_struct('x', 1L)) AS data")
+    [(actual,)] = row.select(is_unread(stream, payload, (), given)).collect()
+    assert actual is unread
