@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.support import lake_contents
@@ -19,8 +17,7 @@ QUERIES = [Work("attach", point, world="empty") for point in POINTS]
 @pytest.fixture(scope="module")
 def attached(undisturbed: dict[str, list[str]]) -> dict[str, list[str]]:
     """The tape of a declared source, without the files of late records: a query has none."""
-    late = [json.dumps({**json.loads(row), "file": None}) for row in undisturbed["late"]]
-    return undisturbed | {"late": sorted(late)}
+    return lake_contents.without_files(undisturbed)
 
 
 @pytest.mark.parametrize("work", cases(QUERIES, night=set(POINTS) - BY_DAY))
