@@ -159,4 +159,5 @@ def test_a_truncated_source_file_is_named_and_skipped(spark, captured, source, t
     file.write_bytes(whole)
     os.utime(file, (at, at))
     act(spark, "capture", given)
-    assert lake_contents.tape(lake) == lake_contents.tape(captured)
+    actual = lake_contents.without_files(lake_contents.tape(lake))
+    assert actual == lake_contents.without_files(lake_contents.tape(captured))

@@ -87,7 +87,7 @@ def test_a_second_session_is_the_first(spark: SparkSession) -> None:
 
 
 def test_the_doctor_tries_spark_and_leaves_the_session_running(spark: SparkSession) -> None:
-    actual = [check for check in diagnose(None, deep=True) if check.subject == "Spark"]
+    actual = [check for check in diagnose(None, deep=True) if check.subject == "Spark session"]
     assert [check.ok for check in actual] == [True]
     assert spark.range(2).count() == 2
 

@@ -184,8 +184,8 @@ def _spark(lake: str | None) -> Diagnosis:
             if ours:
                 spark.stop()
     except CapstanError as error:
-        return Diagnosis("Spark", False, str(error), error.hint)
+        return Diagnosis("Spark session", False, str(error), error.hint)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Diagnosis("Spark", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
-    return Diagnosis("Spark", rows == 3, detail, "" if rows == 3 else f"run {set_up()}")
+        return Diagnosis("Spark session", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
+    return Diagnosis("Spark session", rows == 3, detail, "" if rows == 3 else f"run {set_up()}")
