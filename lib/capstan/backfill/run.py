@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from capstan.backfill.hold import wait_until, why_held
 from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig, Replay
+from capstan.core.config.durations import Rate
 from capstan.errors import CapstanError, translation
 from capstan.replay.adjoining import replay_together
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import replay
+from capstan.storage.delta.delta import read_commit
 from capstan.storage.lake import Lake
 from capstan.telemetry.instrumentation import emit
 
@@ -37,13 +38,17 @@ class RunResult:
     outcome: ReplayResult | None = None
     error: CapstanError | None = None
 
-    @property
-    def read(self) -> int:
-        """The records that it has read, as far as they are known."""
+    def done(self, rate: Rate) -> int:
+        """The rows that it has read, or the bytes that it has written, whichever a rate is of."""
         outcome = self.outcome
         if outcome is None or outcome.unchanged or outcome.certificate is None:
             return 0
-        return outcome.certificate.records
+        certificate = outcome.certificate
+        if not rate.in_bytes:
+            return certificate.records
+        version = certificate.target_version
+        actions = [] if version is None else read_commit(certificate.target_path, version)
+        return sum(action["add"]["size"] for action in actions if "add" in action)
 
     def to_json(self) -> dict[str, object]:
         """The replay as a JSON object, with its certificate once it has run."""
@@ -165,12 +170,12 @@ def _results(
     declared: Replay,
 ) -> Iterator[RunResult | CapstanError]:
     """Run replays in order: as many at once as are alike, else one; or why the next must wait."""
-    policy, lasts = declared.backfill, timedelta()
+    policy, lasts = declared.backfill, 0.0
     begun = time.monotonic()
     while replays:
         held: CapstanError | None
         try:
-            held = wait_until(begun + lasts.total_seconds(), lake, declared)
+            held = wait_until(begun + lasts, lake, declared)
         except Exception as error:
             held = translation.to_capstan_error(error, _AGAIN)
         if held is not None:
@@ -186,7 +191,8 @@ def _results(
         ] or [_run(spark, lake, config, replays[0])]
         yield from results
         if policy.rate is not None:
-            lasts = policy.rate.lasts(sum(result.read for result in results))
+            done = sum(result.done(policy.rate) for result in results)
+            lasts = policy.rate.seconds(done)
         replays = replays[len(results) :]
 
 

@@ -23,6 +23,7 @@ from capstan.spark.setup.spark_series import DELTA_VERSION, installed_version, r
 
 _LEAST_FREE = 2 << 30
 _PYTHONS = ((3, 11), (3, 12), (3, 13))
+_SESSION = "Spark session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,10 @@ def _spark(lake: str | None) -> Diagnosis:
             if ours:
                 spark.stop()
     except CapstanError as error:
-        return Diagnosis("Spark session", False, str(error), error.hint)
+        return Diagnosis(_SESSION, False, str(error), error.hint)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Diagnosis("Spark session", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
+        return Diagnosis(
+            "Spark session", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does"
+        )
     return Diagnosis("Spark session", rows == 3, detail, "" if rows == 3 else f"run {set_up()}")

@@ -8,7 +8,9 @@ from datetime import time as clock_time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from capstan.backfill import hold
 from capstan.backfill import run as running
@@ -16,7 +18,7 @@ from capstan.backfill.pauses import set_paused
 from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import BackfillResult
 from capstan.core.config import BackfillPolicy, Order, ProjectConfig, Replay
-from capstan.core.config.durations import Hours, RowRate
+from capstan.core.config.durations import Hours, Rate
 from capstan.errors import IncompleteError, RangeLockedError
 from capstan.jobs import handlers
 from capstan.jobs.main import main
@@ -68,6 +70,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             raise answer
         unchanged = answer == "unchanged"
         published = {"run": f"r-{str(request.since)[8:10]}", "published": True, "records": 25}
+        published.update(answer if isinstance(answer, dict) else {})
         return ReplayResult(Certificate.from_json(published), unchanged=unchanged)
 
     monkeypatch.setattr(running, "replay", fake)
@@ -264,7 +267,7 @@ def test_the_next_run_waits_until_the_rate_is_kept(
 
     # Of what stands no row is read, and of the failed one nothing is known.
     answers += ["published", "unchanged", HELD]
-    policy = BackfillPolicy(rate=RowRate(60, "minute"))
+    policy = BackfillPolicy(rate=Rate(60, "rows", "minute"))
     with subscribe(listen):
         assert summed(fill(lake, policy, keep_going=True)) == (2, 1, 1, 0)
     assert (told, clock.slept) == ([21], [(4.0, 10.0), (14.0, 10.0), (24.0, 1.0)])
@@ -272,6 +275,20 @@ def test_the_next_run_waits_until_the_rate_is_kept(
     clock.meanwhile = lambda: set_paused(lake, "copy", paused=True)
     assert summed(fill(lake, policy)) == (1, 0, 0, 3)
     assert len(clock.slept) == 1
+
+
+def test_a_rate_in_bytes_is_of_the_files_that_runs_have_written(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, table = Clock(monkeypatch), str(tmp_path / "table")
+    write_deltalake(table, pa.table({"x": [0]}))
+    write_deltalake(table, pa.table({"x": range(1000)}), mode="overwrite")
+    new = [file.stat().st_size for file in Path(table).glob("*.parquet")]
+    [written] = set(new) - {min(new)}
+    # What is published without a change has written nothing, and a commit may remove alone.
+    answers += [{"target_path": table, "target_version": 1}, {"target_version": None}]
+    fill(lake, BackfillPolicy(rate=Rate(1, "kB", "second")))
+    assert clock.at == pytest.approx(written / 1000)
 
 
 def test_runs_are_reported_when_the_pause_cannot_be_read(

@@ -19,7 +19,9 @@ _UNITS = {
     "week": timedelta(weeks=1),
 }
 _PART = r"(\d{1,15}) (microsecond|millisecond|second|minute|hour|day|week)s?"
-_RATE = re.compile(r"([1-9]\d{0,14}) rows? per (second|minute|hour|day)")
+_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_MEASURES = {name.lower(): name for name in _BYTES}
+_RATE = re.compile(r"([1-9]\d{0,14}) (rows?|kb|mb|gb|tb) per (second|minute|hour|day)")
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)(?: (\S{1,64}))?")
 _DURATION = re.compile(rf"{_PART}(?: {_PART})*")
 
@@ -63,10 +65,17 @@ def parse_instant(text: str) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class RowRate:
-    """The most rows that runs may read in a time, one after the other."""
+class Rate:
+    """The most rows that runs may read in a time, or the most bytes that they may write.
 
-    rows: int
+    Attributes:
+        count: How many of them.
+        of: `rows`, or `kB`, `MB`, `GB` or `TB` for bytes.
+        unit: The time.
+    """
+
+    count: int
+    of: str
     unit: str
 
     @classmethod
@@ -77,17 +86,22 @@ class RowRate:
         found = _RATE.fullmatch(" ".join(value.lower().split()))
         if found is None:
             raise ValueError(
-                f"{value!r} is not a rate; give rows per second, minute, hour or day, such as "
-                "'1000000 rows per hour'. Of a run, the rows that it has read are known, not bytes"
+                f"{value!r} is not a rate; give rows, kB, MB, GB or TB per second, minute, hour or "
+                "day, such as '1000000 rows per hour' or '20 GB per hour'"
             )
-        return cls(int(found[1]), found[2])
+        return cls(int(found[1]), _MEASURES.get(found[2], "rows"), found[3])
 
-    def lasts(self, rows: int) -> timedelta:
-        """How long that many rows have to last."""
-        return _UNITS[self.unit] * (rows / self.rows)
+    @property
+    def in_bytes(self) -> bool:
+        """Whether it is of the bytes that runs write."""
+        return self.of in _BYTES
+
+    def seconds(self, done: int) -> float:
+        """How many seconds that many rows or bytes have to last."""
+        return _UNITS[self.unit].total_seconds() * done / (self.count * _BYTES.get(self.of, 1))
 
     def __str__(self) -> str:
-        return f"{self.rows} rows per {self.unit}"
+        return f"{self.count} {self.of} per {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from capstan.core.config.change_rules import OPTIONS
-from capstan.core.config.durations import Hours, RowRate
+from capstan.core.config.durations import Hours, Rate
 from capstan.core.config.fields import (
     CONFIG,
     Bound,
@@ -64,7 +64,8 @@ class BackfillPolicy(Declared):
         at_most: The most runs at once: of those that a backfill carries out together, and of those
             of the replay's own DAG.
         rate: The most rows that the runs of a backfill read in a time, such as
-            `1000000 rows per hour`: the next run waits until the one before it has lasted so long.
+            `1000000 rows per hour`, or the most bytes that they write, such as `20 GB per hour`:
+            the next run waits until the one before it has lasted so long.
         hours: The hours of the day in which runs may begin, with a time zone, such as
             `22:00-06:00 Europe/Oslo`. A run at work goes on to its end.
     """
@@ -74,7 +75,7 @@ class BackfillPolicy(Declared):
     chunk: Annotated[int, Field(ge=1)] | None = None
     order: Order = Order.OLDEST
     at_most: Annotated[int, Field(ge=1)] | None = None
-    rate: Annotated[RowRate, BeforeValidator(RowRate.parse), _TEXT] | None = None
+    rate: Annotated[Rate, BeforeValidator(Rate.parse), _TEXT] | None = None
     hours: Annotated[Hours, BeforeValidator(Hours.parse), _TEXT] | None = None
 
     def to_json(self) -> dict[str, object]:

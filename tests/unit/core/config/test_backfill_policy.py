@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from capstan.core.config import BackfillPolicy, Order
-from capstan.core.config.durations import Hours, RowRate
+from capstan.core.config.durations import Hours, Rate
 
 POLICIES = TypeAdapter(BackfillPolicy)
 NIGHT, DAY = Hours(time(22), time(6)), Hours(time(8), time(18, 30), "Europe/Oslo")
@@ -26,7 +26,7 @@ def test_a_policy_is_read_from_texts() -> None:
         "hours": "08:00-18:30  Europe/Oslo",
     }  # fmt: skip
     policy = POLICIES.validate_python(given)
-    rate = RowRate(1500, "minute")
+    rate = Rate(1500, "rows", "minute")
     assert policy == BackfillPolicy(7, Order.NEWEST, 1, rate, DAY)
     said = {"at_most": 1, "rate": "1500 rows per minute", "hours": "08:00-18:30 Europe/Oslo"}
     assert policy.to_json() == said
@@ -42,7 +42,7 @@ def test_a_policy_is_read_from_texts() -> None:
         ("at_most", "0", "greater than or equal to 1"),
         ("order", "random", "'oldest' or 'newest'"),
         ("rate", "0 rows per hour", "is not a rate"),
-        ("rate", "1 GB per hour", "rows that it has read are known, not bytes"),
+        ("rate", "1 GiB per hour", "give rows, kB, MB, GB or TB per second"),
         ("rate", "5 rows per fortnight", "is not a rate"),
         ("hours", "22:00", "are no hours of a day"),
         ("hours", "22:00-25:00", "are no hours of a day"),
@@ -88,8 +88,19 @@ def test_the_next_beginning_is_never_before_the_moment_and_within_two_days(
     assert timedelta() <= waits < timedelta(days=2)
 
 
-def test_rows_last_as_long_as_the_rate_says() -> None:
-    rate = RowRate(2_000, "hour")
-    assert [rate.lasts(rows) for rows in (0, 500, 4_000)] == [
-        timedelta(), timedelta(minutes=15), timedelta(hours=2),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "shown", "of_bytes", "done", "seconds"),
+    [
+        ("2000 rows per hour", "2000 rows per hour", False, 500, 900.0),
+        ("1 ROW per day", "1 rows per day", False, 10**15, 86_400 * 1e15),
+        ("2 gb per minute", "2 GB per minute", True, 3 * 10**9, 90.0),
+        ("5 kB per second", "5 kB per second", True, 0, 0.0),
+    ],
+)
+def test_rows_and_bytes_last_as_long_as_the_rate_says(
+    text: str, shown: str, of_bytes: bool, done: int, seconds: float
+) -> None:
+    rate = Rate.parse(text)
+    assert isinstance(rate, Rate)
+    assert (str(rate), rate.in_bytes, rate.seconds(done)) == (shown, of_bytes, seconds)
+    assert Rate.parse(str(rate)) == rate
