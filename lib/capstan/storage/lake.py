@@ -31,6 +31,7 @@ from capstan.storage.stored_log import has_commit, is_log, newest_commit
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
+_LOCAL = fs.LocalFileSystem()
 _RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs", "kept"})
 
 
@@ -177,13 +178,13 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
     path = re.sub("^file:/(?!/)", "file:///", path)
     scheme, separator, inside = path.partition("://")
     if not separator:
-        path = str(Path(path).absolute())
+        return _LOCAL, str(Path(path).absolute())
     try:
         if scheme in _S3:
             # The key is used as it is: a URI would decode `%` and `?` in file names.
             return s3_access.bucket(inside.partition("/")[0]), inside
         # Spark writes non-ASCII letters into a URI unquoted; Arrow rejects them.
-        path = f"{scheme}://{quote(inside, safe=punctuation)}" if separator else path
+        path = f"{scheme}://{quote(inside, safe=punctuation)}"
         filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
         raise SystemFailureError(
@@ -217,8 +218,8 @@ def children(path: str) -> list[str]:
     filesystem, inside = _open(path)
     if isinstance(filesystem, fs.LocalFileSystem):
         # Names suffice. Arrow would stat each entry, which is slow for a log with many commits.
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(child.name for child in Path(inside).iterdir())
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(inside) as entries:
+            return sorted(entry.name for entry in entries)
         return []
     selector = fs.FileSelector(inside, allow_not_found=True)
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
