@@ -94,6 +94,8 @@ class Recorded:
             "capstan.stream": self.name,
             "capstan.time": json.dumps(EVENT.to_json()),
             "capstan.settings": "{}",
+            # As captures set it: a tape whose log has no checkpoint is read more slowly.
+            "delta.checkpointInterval": "10",
         }
         roster = {
             "worker": range(len(self.labels)),
