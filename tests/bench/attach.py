@@ -11,7 +11,7 @@ from capstan.capture.query.attached_query import CaptureInto
 from capstan.core.config import Source
 from capstan.core.config.sources import QUERY
 from capstan.errors import SystemFailureError
-from capstan.storage.delta.data_files import count_rows
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench, drop, stream
@@ -84,7 +84,7 @@ def _require_all(table: str, rows: int) -> None:
     Raises:
         SystemFailureError: `CAP-BENCH`.
     """
-    actual = count_rows(table)
+    actual = OpenedTable(table).count()
     if actual != rows:
         raise SystemFailureError(
             "CAP-BENCH",

@@ -18,7 +18,7 @@ from capstan.core.config import Mode
 from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage.delta.data_files import count_rows
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.tape.tape import newest_cut, open_tape, read_records
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import STREAM, Bench, drop, nothing_declared
@@ -73,7 +73,7 @@ def _merged(bench: Bench, rows: int, found: dict[tuple[str, int], int]) -> Cost:
     merge(until=middle)
     bench.tidy()
     cost = bench.clock.measure(lambda: merge(since=middle))
-    found[MERGE, rows] = count_rows(lake.table("table"))
+    found[MERGE, rows] = OpenedTable(lake.table("table")).count()
     drop(Path(lake.root))
     return cost
 
@@ -97,7 +97,7 @@ def _merged_bare(bench: Bench, rows: int, found: dict[tuple[str, int], int]) -> 
 
     bench.tidy()
     cost = bench.clock.measure(merge)
-    found[BARE, rows] = count_rows(path)
+    found[BARE, rows] = OpenedTable(path).count()
     drop(Path(lake.root))
     return cost
 

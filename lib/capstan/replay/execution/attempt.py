@@ -45,7 +45,7 @@ from capstan.replay.target.foreign_rows import (
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
-from capstan.storage.delta.data_files import count_rows
+from capstan.storage.delta.staged_rows import count_staged
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
@@ -255,7 +255,6 @@ def publish_staged(
     """Publish staged and audited rows under the attempt's claim, and delete their folder."""
     job.ensure_lock()
     [published] = record_publishes([commit_staged(job, staged, staging, audit, draft)])
-    delete_folder(staging)
     return published
 
 
@@ -272,5 +271,5 @@ def commit_staged(
     else:
         commit = staged_output.publish(job.plan, job.run, job.attempt, staged, staging, note)
     emit("replay.publish", run=job.run.name, version=commit.version)
-    staged_output.require_all_rows(job.plan, commit, count_rows(staging))
+    staged_output.require_all_rows(job.plan, commit, count_staged(staging))
     return RunPublish(job, draft, commit.version, audit)

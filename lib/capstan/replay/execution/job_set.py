@@ -27,8 +27,7 @@ from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.staged_output import stage_all, stages_in_target
 from capstan.spark.own_session import interpreting
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import count_rows
-from capstan.storage.delta.staged_rows import discard
+from capstan.storage.delta.staged_rows import count_staged, discard
 from capstan.storage.lake import Lake, delete_folder
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
@@ -229,7 +228,7 @@ def _audits(jobs: JobSet, staged: DataFrame) -> list[dict[str, object]]:
         )
         for events in jobs.events
     ]
-    written = [count_rows(jobs.lake.staging(job.name)) for job in jobs.jobs]
+    written = [count_staged(jobs.lake.staging(job.name)) for job in jobs.jobs]
     as_stated = written == [part.records for part in parts]
     if not audit.passed or not as_stated or sum(part.cells for part in parts) != audit.cells:
         return []

@@ -63,7 +63,8 @@ def record_publishes(publishes: Sequence[RunPublish]) -> list[Certificate]:
         record_coverage([(each.job, each.version) for each in fresh.values()])
         for run in fresh:
             emit("replay.coverage", run=run)
-        _clear_staging([each.job for each in fresh.values()])
+    _clear_staging([each.job for each in publishes])
+    if fresh:
         made = {run: each.certificate(histories.get(run)) for run, each in fresh.items()}
         finish_all(Step.DONE, [(fresh[run].job, made[run].to_json()) for run in fresh])
         for run, each in fresh.items():

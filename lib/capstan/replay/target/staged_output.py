@@ -26,7 +26,6 @@ from capstan.storage.delta.data_files import read_all
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
-from capstan.storage.lake import is_table
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.region_sql import number_sql
 
@@ -99,7 +98,7 @@ def _write(
     rows, files = with_defaults(rows, path), []
     # Looked at again: somebody may have altered the target, or written into it when it was empty;
     # or have published the run, which deletes the list, and fences this attempt.
-    if is_table(staging) and can_stage(path, replaces=replaces):
+    if can_stage(path, replaces=replaces):
         files = staged_files(path, staging)
     if replaces:
         where = target_table.predicate(plan, rows.schema)

@@ -57,7 +57,7 @@ def read_with(
 ) -> DataFrame:
     """Rows of an opened table, in no order: those of some files alone if these are few."""
     if len(files) <= MAX_DIRECT and table.is_plain:
-        return read_files(spark, path, files, table)
+        return read_files(spark, path, files, columns_of(table))
     return delta.load(spark, path)
 
 
@@ -66,21 +66,16 @@ def is_empty(path: str) -> bool:
     return delta.open_table(path).get_add_actions().num_rows == 0
 
 
-def count_rows(path: str) -> int:
-    """The number of rows in the newest version of a table, from its log alone."""
-    return sum(delta.stat(delta.open_table(path).files(), "num_records"))
-
-
 def columns_of(table: OpenedTable) -> StructType:
     """The columns of a table as a Spark schema."""
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def read_files(
-    spark: SparkSession, path: str, files: Collection[str], table: OpenedTable | None = None
+    spark: SparkSession, path: str, files: Collection[str], columns: StructType | None = None
 ) -> DataFrame:
-    """Rows of some files of a plain table, in no order, with the columns of the opened table."""
-    schema = columns_of(table or delta.open_table(path))
+    """Rows of some files of a plain table, in no order, with these columns or its newest ones."""
+    schema = columns or columns_of(delta.open_table(path))
     if not files:
         return spark.createDataFrame([], schema)
     paths = [delta.resolve_path(path, file) for file in files]

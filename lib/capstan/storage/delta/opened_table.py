@@ -39,6 +39,13 @@ _HARMLESS = frozenset({"timestampNtz"})
 _FEW = 4
 
 
+def is_plain(protocol: Mapping[str, Any]) -> bool:
+    """Whether the rows of tables with a protocol action are those of their files."""
+    # Deletion vectors, mapped columns and the like change that: only Spark reads such a table.
+    mapped = protocol["minReaderVersion"] == 2
+    return not mapped and set(protocol.get("readerFeatures", ())) <= _HARMLESS
+
+
 class OpenedTable(deltalake.DeltaTable):
     """A Delta table whose failures are errors of Capstan."""
 
@@ -54,10 +61,11 @@ class OpenedTable(deltalake.DeltaTable):
     @property
     def is_plain(self) -> bool:
         """Whether the table's rows are those of its files, by the names that its columns have."""
-        # Deletion vectors, mapped columns and the like change that: only Spark reads such a table.
         protocol = self.protocol()
-        mapped = protocol.min_reader_version == 2
-        return not mapped and set(protocol.reader_features or ()) <= _HARMLESS
+        features = protocol.reader_features or ()
+        return is_plain(
+            {"minReaderVersion": protocol.min_reader_version, "readerFeatures": features}
+        )
 
     def require_plain(self) -> None:
         """Check that Arrow can read the table's files."""

@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
+from deltalake import Schema
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.data_files import MAX_DIRECT, read_files
 from capstan.storage.delta.idempotent_write import write_files
-from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.opened_table import OpenedTable, is_plain
 from capstan.storage.lake import (
     delete_file,
     delete_folder,
     is_table,
     move_file,
+    read_if_any,
     sizes_of,
     write_whole,
 )
@@ -70,12 +73,11 @@ def stage_rows(
         base = _base(path, listing)
         adds = [{"add": {**file, "path": f"{base}/{file['path']}"}} for file in listed]
         lines = [protocol, metadata, *map(json.dumps, adds)]
-        content = "".join(f"{line}\n" for line in lines).encode()
-        write_whole(f"{listing}/_delta_log/{0:020}.json", content)
-    table = delta.open_table(listings[0])
-    plain = table.is_plain and all(map(_names_partition, files))
+        write_whole(_entry(listing), "".join(f"{line}\n" for line in lines).encode())
+    plain = is_plain(json.loads(protocol)["protocol"]) and all(map(_names_partition, files))
     if plain and (apart or len(files) <= MAX_DIRECT):
-        return read_files(spark, path, [file["path"] for file in files], table)
+        columns = StructType.fromJson(json.loads(json.loads(metadata)["metaData"]["schemaString"]))
+        return read_files(spark, path, [file["path"] for file in files], columns)
     return reduce(DataFrame.union, (delta.load(spark, listing) for listing in listings))
 
 
@@ -100,9 +102,16 @@ def staged_files(path: str, listing: str) -> list[str]:
 
     None of them if they lie elsewhere, or if the table was altered since: its rules may be others.
     """
-    if not _fits(delta.open_table(path), delta.open_table(listing)):
+    actions = _actions(listing)
+    if not any(_fits(delta.open_table(path), each) for each in _of(actions, "metaData")):
         return []
-    return [json.dumps({"add": file}) for file in _listed(path, listing)]
+    return [json.dumps({"add": file}) for file in _within(path, listing, actions)]
+
+
+def count_staged(listing: str) -> int:
+    """The number of listed rows, by the statistics of their files."""
+    stats = (json.loads(file.get("stats") or "{}") for file in _of(_actions(listing), "add"))
+    return sum(each.get("numRecords", 0) for each in stats)
 
 
 def missing_file(path: str, listing: str) -> str | None:
@@ -133,15 +142,30 @@ def _names_partition(file: dict[str, Any]) -> bool:
     return plain and file["path"].startswith("".join(f"{k}={v}/" for k, v in values.items()))
 
 
+def _entry(listing: str) -> str:
+    """The only entry in the log of a list."""
+    return f"{listing}/_delta_log/{0:020}.json"
+
+
+def _actions(listing: str) -> list[dict[str, Any]]:
+    """What a list says, read without opening a table; nothing if there is none."""
+    return list(map(json.loads, (read_if_any(_entry(listing)) or "").splitlines()))
+
+
+def _of(actions: Iterable[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [action[kind] for action in actions if kind in action]
+
+
 def _listed(path: str, listing: str) -> list[dict[str, Any]]:
     """The files that a list names in the folder of a table, as added to that table."""
-    if not is_table(listing):
-        return []
+    return _within(path, listing, _actions(listing))
+
+
+def _within(path: str, listing: str, actions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     base = f"{_base(path, listing)}/"
-    added = [action["add"] for action in delta.read_commit(listing, 0) if "add" in action]
     return [
         {**file, "path": file["path"].removeprefix(base)}
-        for file in added
+        for file in _of(actions, "add")
         if file["path"].startswith(base)
     ]
 
@@ -159,13 +183,14 @@ def _split(path: str) -> tuple[str, str]:
     return (scheme, place) if separator else ("", path)
 
 
-def _fits(table: OpenedTable, listing: OpenedTable) -> bool:
-    now, then = table.metadata(), listing.metadata()
-    same = (
-        now.configuration == then.configuration and now.partition_columns == then.partition_columns
-    )
-    known = {field.name: field.to_json() for field in listing.schema().fields}
-    return same and all(
+def _fits(table: OpenedTable, staged: Mapping[str, Any]) -> bool:
+    """Whether a table is as it was when rows were staged, by the metadata in their list."""
+    now = table.metadata()
+    then = staged.get("configuration", {}), staged["partitionColumns"]
+    known = {
+        field.name: field.to_json() for field in Schema.from_json(staged["schemaString"]).fields
+    }
+    return (now.configuration, now.partition_columns) == then and all(
         field.to_json() == known[field.name]
         if field.name in known
         else field.nullable and not field.metadata
