@@ -46,7 +46,6 @@ from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
 from capstan.storage.delta.staged_rows import count_staged
-from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import Step
@@ -228,7 +227,6 @@ def _hold(
 
 
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
-    delete_folder(staging)
     rule = job.plan.change_rule
     staged = staged_output.stage(job.plan, rows_to_publish(job.plan, rows), staging)
     emit("replay.staging", run=job.run.name)

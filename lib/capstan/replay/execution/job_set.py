@@ -208,8 +208,6 @@ def _write_intents(
 def _staged(jobs: JobSet, rows: DataFrame) -> DataFrame:
     """Write the rows of all runs, and list those of each; returns all of them."""
     stagings = [jobs.lake.staging(job.name) for job in jobs.jobs]
-    for staging in stagings:
-        delete_folder(staging)
     staged = stage_all(jobs.whole, rows, stagings, jobs.ranges)
     for run in jobs.names:
         emit("replay.staging", run=run)

@@ -26,6 +26,7 @@ from capstan.storage.delta.data_files import read_all
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
+from capstan.storage.lake import delete_folder
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.region_sql import number_sql
 
@@ -48,6 +49,7 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
     """
     if stages_in_target(plan):
         return stage_all(plan, rows, [staging])
+    delete_folder(staging)
     worker, partitions = plan.layout.worker, target_table.partitions(plan.target)
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
