@@ -73,6 +73,11 @@ $(STAMPS)/objects: requirements-s3.lock | base
 broker: base
 	@$(BIN)/python -m tests.support.kafka_broker
 
+# YARN for tests of cluster mode.
+.PHONY: yarn
+yarn: base
+	@$(BIN)/python -m tests.support.yarn_cluster
+
 # Chromium for the tests of pages, where it can be installed; without it these are not tried.
 .PHONY: browser
 browser:
@@ -113,7 +118,7 @@ test-all: kafka s3 broker objects classes compose browser
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
 
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
-nightly: kafka s3 avro broker objects classes
+nightly: kafka s3 avro broker yarn objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 	CAPSTAN_TEST_LAKES=s3 $(BIN)/python -m pytest -m "not bench" $(KILLED_ON_S3)
 

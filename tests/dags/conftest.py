@@ -213,16 +213,22 @@ import json, os, sys, time
 from pathlib import Path
 told = json.loads(Path({told!r}).read_text())
 arguments = sys.argv[1:]
+lake = arguments.index("--lake")
+given, result = Path(arguments[lake - 1]), None
+if "--attempt" in arguments:
+    attempt = arguments[arguments.index("--attempt") + 1]
+    given = Path(arguments[lake + 1], "jobs", attempt, "request.json")
+else:
+    result = Path(arguments[arguments.index("--result") + 1])
 with Path({seen!r}).open("a") as file:
     file.write(json.dumps({{"arguments": arguments, "environment": dict(os.environ),
-        "request": json.loads(Path(arguments[arguments.index("--lake") - 1]).read_text())}}))
+        "request": json.loads(given.read_text())}}))
     file.write("\\n")
 answer = told.get("answers", [told])[-1]
 seen = len(Path({seen!r}).read_text().splitlines())
 if "answers" in told:
     answer = told["answers"][min(seen, len(told["answers"])) - 1]
-result = Path(arguments[arguments.index("--result") + 1])
-if answer.get("result") is not None:
+if result and answer.get("result") is not None:
     text = answer["result"]
     result.write_text(text if isinstance(text, str) else json.dumps(text))
 for line in answer.get("lines", []):

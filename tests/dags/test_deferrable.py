@@ -14,7 +14,6 @@ from capstan.airflow import CaptureOperator, FrontierSensor, PlanOperator, Resul
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.lake_triggers import FrontierTrigger, LakeTrigger, ResultTrigger
-from capstan.errors import InvalidRequestError
 from capstan.storage import job_attempts
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
@@ -214,10 +213,13 @@ def test_airflow_s_default_holds_unless_a_task_says_otherwise(
     [
         lambda: CaptureOperator(task_id="t", stream="little", deferrable=True),
         lambda: PlanOperator(task_id="t", stream="little", target="t", deferrable=True),
+        lambda: CaptureOperator(task_id="t", stream="x", deferrable=True, deploy_mode="client"),
     ],
 )
-def test_a_driver_below_its_task_cannot_be_left(make: Callable[[], object]) -> None:
-    with pytest.raises(InvalidRequestError, match="driver runs below") as caught:
-        make()
-    assert caught.value.code == "CAP-REQUEST"
-    assert "ResultOperator(deferrable=True)" in str(caught.value.hint)
+def test_a_driver_below_its_task_cannot_be_left(
+    place: Place, make: Callable[[], Any], context: Any
+) -> None:
+    with pytest.raises(TaskRefusedError, match="^CAP-REQUEST: .* driver runs below") as caught:
+        make().pre_execute(context())
+    assert "deploy mode cluster" in str(caught.value)
+    assert "ResultOperator(deferrable=True)" in str(caught.value)

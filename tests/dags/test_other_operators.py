@@ -1,11 +1,16 @@
-"""Jobs that operators of others submit: a shell, and the provider's `SparkSubmitOperator`."""
+"""Jobs that operators of others submit: a shell, and the provider's `SparkSubmitOperator`.
+
+And jobs in cluster mode, on a real YARN.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +21,18 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from capstan.airflow import ReplayOperator
+from capstan.airflow.tasks.attempt_name import attempt_name
 from capstan.cli.scaffold import write_project
 from capstan.spark.setup.jars import spark_jars
-from tests.dags.conftest import Place, use
+from capstan.spark.setup.spark_series import installed_series
+from capstan.storage.job_attempts import JobAttempt
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.runs import Step, read_histories
+from tests.dags.conftest import Place, Task, use
 from tests.support.docs import blocks, page
+from tests.support.driver_under_test import PATIENCE
+from tests.support.yarn_cluster import HADOOP, Yarn, yarn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,3 +185,79 @@ def test_any_job_has_a_result(captured: Place, monkeypatch: pytest.MonkeyPatch) 
     ended = run(captured, "verify_by_shell", monkeypatch)
     assert states(ended) == {"job": "success", "result": "success"}
     assert xcom(ended, "result")["valid"] is True
+
+
+# A task of the DAG run of the tests' context, as a worker runs it.
+_TRY = """
+import sys
+from tests.dags.conftest import Events, Task
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from tests.dags.test_other_operators import far
+
+task = far(sys.argv[1])
+ExecutorSafeguard.tracker.set(task)
+task.execute({"ti": Task(), "outlet_events": Events(), "task_state_store": None})
+"""
+
+
+def far(lake: str) -> ReplayOperator:
+    """A task that waits in its slot for a driver elsewhere."""
+    return ReplayOperator(
+        task_id="t", lake=lake, stream="orders", target="oslo_killed", until="2026-01-12",
+        deploy_mode="cluster",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def on_yarn(captured: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yarn]:
+    """A cluster, which the connection names."""
+    with yarn(tmp_path / "yarn") as cluster:
+        for name, value in cluster.environment().items():
+            monkeypatch.setenv(name, value)
+        spark = {"conn_type": "spark", "host": "yarn"}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+        yield cluster
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.skipif(installed_series().hadoop != HADOOP, reason="the jars are of another Hadoop")
+def test_a_driver_on_yarn_outlives_its_task(
+    captured: Place,
+    on_yarn: Yarn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    execute: Any,
+    context: Any,
+) -> None:
+    """The next try waits for the same driver, whose run is published once; a trigger, too."""
+    lake = Lake.at(captured.lake)
+    attempt = JobAttempt(lake, attempt_name(Task(), "t replay"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(captured.root / "dags" / "streams.yaml"))
+    with (tmp_path / "try.log").open("wb") as log:
+        first = subprocess.Popen(
+            [sys.executable, "-c", _TRY, str(captured.lake)],
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    end = time.monotonic() + PATIENCE
+    while not on_yarn.applications() and first.poll() is None and time.monotonic() < end:
+        time.sleep(0.2)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert len(on_yarn.applications()) == 1, (tmp_path / "try.log").read_text()
+    assert attempt.outcome() is None
+
+    certificate = execute(far(str(captured.lake)), context())
+    assert certificate["published"] and certificate["audit"]["passed"]
+    [application] = on_yarn.applications()
+    assert application["name"] == "capstan replay"
+    [history] = [h for name, h in read_histories(lake).items() if name.startswith("oslo_killed")]
+    assert [row.step for row in history.rows].count(Step.DONE) == 1
+    table = deltalake.DeltaTable(captured.lake / "tables" / "oslo_killed").to_pyarrow_table()
+    assert table.num_rows == certificate["records"] > 0
+
+    ended = run(captured, "oslo_on_cluster", monkeypatch)
+    assert states(ended) == {"oslo": "success"}
+    assert xcom(ended, "oslo")["published"]
+    assert len(on_yarn.applications()) == 2

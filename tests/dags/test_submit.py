@@ -254,7 +254,12 @@ def test_a_request_that_is_no_object_is_refused(
         ('{"conn_type": "spark", "host": "yarn"}', "names yarn, but neither HADOOP_CONF_DIR"),
         ('{"conn_type": "http", "host": "x"}', "names no Spark master: 'http://x'"),
         ('{"conn_type": "spark", "host": "local[x]"}', "names no Spark master"),
-        ("spark://master:7077?deploy-mode=cluster", "has a deploy mode other"),
+        ("spark://master:7077?deploy-mode=cluster", "has the deploy mode cluster, which Python"),
+        (
+            '{"conn_type": "spark", "host": "local", "extra": {"deploy-mode": "cluster"}}',
+            "has the deploy mode cluster, which Python programs have on YARN and Kubernetes",
+        ),
+        ("spark://master:7077?deploy-mode=far", "has the deploy mode 'far', which is neither"),
         (
             '{"conn_type": "spark", "host": "k8s://https://c:6443"}',
             "names Kubernetes, but the package",
@@ -301,7 +306,7 @@ def test_the_master_is_the_one_that_the_provider_submits_to(
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
-    assert spark_master("spark_default") == master
+    assert spark_master("spark_default") == (master, False)
     assert SparkSubmitHook()._connection["master"] == master
 
 

@@ -159,8 +159,12 @@ def preview_request(settings: Settings, request: Request) -> Preview:
     return previewed
 
 
-def interrupted_request(settings: Settings, request: Request, saved: object) -> Request | None:
+def interrupted_request(
+    settings: Settings, request: Request, saved: object, *, pending: bool = False
+) -> Request | None:
     """The request that an earlier try saved, if it equals `request` and its run still has a claim.
+
+    If it is pending, its driver is at work, or has left a result that no try has taken.
 
     A job that was killed keeps its claim. Only the next attempt of its own run can take over the
     claim, and it is the same run only at the same cut.
@@ -171,6 +175,8 @@ def interrupted_request(settings: Settings, request: Request, saved: object) -> 
     pinned = {"as_of": request.as_of, "cuts": request.cuts, "lookups": request.lookups}
     if replace(earlier, **pinned) != request:  # type: ignore[arg-type]
         return None
+    if pending:
+        return earlier
     lake = Lake.at(settings.lake)
     plan = make_plan(lake, settings.declarations, earlier)
     name = name_run(lake, plan.identity, 1, plan.target).name

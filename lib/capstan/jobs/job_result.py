@@ -36,22 +36,23 @@ class JobOutput:
     file: Path | None = None  # The file of `--result`.
     attempt: JobAttempt | None = None  # The attempt of `--attempt`.
 
-    def begin(self) -> None:
-        """Delete what an earlier start left: it must not pass for this one's."""
+    def begin(self, request: Json) -> None:
+        """Delete what an earlier start left, which must not pass for this one's, and sign."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
         if self.attempt is not None:
             self.attempt.begin()
+            _sign(self.attempt, request)
 
     @contextmanager
     def at_work(self, request: Json) -> Iterator[None]:
-        """Give signs of life in the lake inside the `with` block, if it has an attempt."""
+        """Go on to give signs of life in the lake inside the `with` block, if it has an attempt."""
         if self.attempt is None:
             yield
             return
         ended = threading.Event()
         signed = (self.attempt, dict(request), ended)
-        thread = threading.Thread(target=_sign, args=signed, daemon=True)
+        thread = threading.Thread(target=_sign_on, args=signed, daemon=True)
         thread.start()
         try:
             yield
@@ -84,13 +85,15 @@ class JobOutput:
                 _print(self.attempt.result_path, unwritten)
 
 
-def _sign(attempt: JobAttempt, request: Json, ended: threading.Event) -> None:
-    while True:
-        # Without a store there is no sign; the job finds out by itself whether it can go on.
-        with suppress(OSError, CapstanError):
-            attempt.sign(request)
-        if ended.wait(SIGNS_EVERY):
-            return
+def _sign_on(attempt: JobAttempt, request: Json, ended: threading.Event) -> None:
+    while not ended.wait(SIGNS_EVERY):
+        _sign(attempt, request)
+
+
+def _sign(attempt: JobAttempt, request: Json) -> None:
+    # Without a store there is no sign; the job finds out by itself whether it can go on.
+    with suppress(OSError, CapstanError):
+        attempt.sign(request)
 
 
 def _write(path: Path, value: Json) -> None:

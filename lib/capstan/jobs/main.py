@@ -79,7 +79,7 @@ def _run(
             joined = _join(attempt, request)
             if joined is not None:
                 return joined
-        output.begin()
+        output.begin(request)
         config = _config(options, attempt)
         started = Context(options.lake, config=config, spark=lambda: _start(name, start))
         with started as context, making(by), output.at_work(request):

@@ -2,7 +2,8 @@
 
     <lake>/jobs/<attempt>/request.json    the request, if it was put there
     <lake>/jobs/<attempt>/streams.yaml    the declarations, if they were put there
-    <lake>/jobs/<attempt>/alive.json      when a job at work was last seen, by itself
+    <lake>/jobs/<attempt>/alive.json      when a job at work was last seen, by itself; or when it
+                                          was submitted, and by when it has to begin
     <lake>/jobs/<attempt>/result.json     how the job ended
 
 So the program that submits a job, and the one that takes its result, share nothing but the lake.
@@ -18,20 +19,25 @@ from typing import Self
 
 from capstan.core.config import check_attempt
 from capstan.core.json_object import Json
+from capstan.errors import InvalidRequestError
 from capstan.storage.lake import (
     Lake,
     children,
     delete_file,
     delete_folder,
+    exists,
     list_files,
     read_if_any,
     write_whole,
 )
+from capstan.storage.ledger.made_by import KEY
 
 SIGNS_EVERY = 30.0
 """Seconds between two signs of life of a job."""
 SILENT = timedelta(minutes=5)
 """A job without a sign of life for so long is dead."""
+QUEUED = timedelta(hours=1)
+"""A job that has not begun for so long after its submission is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +96,44 @@ class JobAttempt:
 
         `declarations` is the text of the declaration file; None if the job has its own.
         """
-        self.begin()
+        self.clear()
         if declarations is not None:
             self._write("streams.yaml", declarations)
         self._write("request.json", json.dumps(request))
 
     def begin(self) -> None:
-        """Delete what an earlier start has left, which must not pass for this one's."""
+        """Delete the result of an earlier start; the first sign replaces that one's last sign."""
         delete_file(self.result_path)
+
+    def clear(self) -> None:
+        """Delete what a start has left, which must not pass for the next one's."""
+        self.begin()
         self.forget()
+
+    def withdraw(self) -> None:
+        """Delete the request: its result was taken, and what begins now has nothing to do."""
+        delete_file(f"{self.lake.job(self.name)}/request.json")
 
     def request(self) -> str | None:
         """The text of the request in the lake; None if there is none."""
         return self._read("request.json")
 
+    def prepared(self) -> dict[str, object] | None:
+        """The request in the lake, without who has made it; None if there is none."""
+        text = self.request()
+        return None if text is None else _unsigned(json.loads(text))
+
     def declarations(self) -> str | None:
         """The text of the declarations in the lake; None if there are none."""
         return self._read("streams.yaml")
 
-    def sign(self, request: Json) -> None:
-        """Leave a sign of life of a start with this request."""
+    def sign(self, request: Json, begins: timedelta | None = None) -> None:
+        """Leave a sign of life of a start with this request, or that it `begins` within a time."""
         self.lake.require()
-        sign = {"at": datetime.now(UTC).isoformat(), "request": _digest(request)}
+        now = datetime.now(UTC)
+        sign = {"at": now.isoformat(), "request": _digest(request)}
+        if begins is not None:
+            sign["begins_by"] = (now + begins).isoformat()
         self._write("alive.json", json.dumps(sign))
 
     def last_sign(self) -> datetime | None:
@@ -121,15 +143,32 @@ class JobAttempt:
 
     def is_at_work(self, request: Json) -> bool:
         """Whether a start with this request gives signs of life."""
-        sign, last = self._sign(), self.last_sign()
-        if sign is None or last is None or sign["request"] != _digest(request):
-            return False
-        return datetime.now(UTC) - last < SILENT
+        return not self.is_queued() and self.is_awaited(request)
+
+    def is_queued(self) -> bool:
+        """Whether a start was submitted, and has not begun."""
+        return "begins_by" in (self._sign() or {})
+
+    def is_awaited(self, request: Json) -> bool:
+        """Whether a start with this request is at work, or was submitted and may still begin."""
+        sign = self._sign()
+        return sign is not None and sign["request"] == _digest(request) and not _is_silent(sign)
+
+    def is_pending(self, request: Json) -> bool:
+        """Whether a start with this prepared request has left a result, or may still do so."""
+        if exists(self.result_path):
+            prepared = self.prepared()
+            return prepared is not None and _digest(prepared) == _digest(request)
+        return self.is_awaited(request)
 
     def has_died(self) -> bool:
         """Whether a start gives no sign of life any more, and has left no result."""
-        last = self.last_sign()
-        return last is not None and datetime.now(UTC) - last >= SILENT and self.outcome() is None
+        sign = self._sign()
+        return sign is not None and _is_silent(sign) and self.outcome() is None
+
+    def is_over(self) -> bool:
+        """Whether there is a result, of whatever content, or will be none."""
+        return exists(self.result_path) or self.has_died()
 
     def forget(self) -> None:
         """Delete the last sign of life: its start has ended, or its death is known."""
@@ -154,7 +193,14 @@ class JobAttempt:
     def outcome(self) -> JobOutcome | None:
         """How the job ended; None while it has left no result."""
         text = self._read("result.json")
-        return None if text is None else JobOutcome.from_json(json.loads(text))
+        try:
+            return None if text is None else JobOutcome.from_json(json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(
+                "CAP-RESULT",
+                f"{self.result_path} is not the result of a job: {error}",
+                "start the job again, which replaces it",
+            ) from error
 
     def _read(self, name: str) -> str | None:
         path = f"{self.lake.job(self.name)}/{name}"
@@ -164,8 +210,18 @@ class JobAttempt:
         write_whole(f"{self.lake.job(self.name)}/{name}", text.encode("utf-8"))
 
 
+def _is_silent(sign: dict[str, str]) -> bool:
+    last = datetime.fromisoformat(sign["at"])
+    by = datetime.fromisoformat(sign["begins_by"]) if "begins_by" in sign else last + SILENT
+    return datetime.now(UTC) >= by
+
+
+def _unsigned(request: Json) -> dict[str, object]:
+    return {key: value for key, value in request.items() if key != KEY}
+
+
 def _digest(request: Json) -> str:
-    text = json.dumps(dict(request), sort_keys=True, default=str)
+    text = json.dumps(_unsigned(request), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

@@ -309,6 +309,24 @@ def test_a_job_with_an_attempt_gives_signs_of_life(
     assert attempt_of(tmp_path).last_sign() is None
 
 
+def test_a_start_does_not_wait_for_its_own_submission(
+    tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    submitted = attempt_of(tmp_path)
+    submitted.sign({}, begins=timedelta(hours=1))
+    seen: list[bool] = []
+
+    def begun(fields: Json, context: Context) -> JobResult:
+        """Look for the sign of this start, before half a minute is over."""
+        seen.append(submitted.is_at_work({}))
+        return JobResult({})
+
+    arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a", "--join"]
+    assert main(begun, arguments, session) == 0
+    assert seen == [True]
+
+
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (CheckFailedError("CAP-X", "no"), 1)])
 def test_a_second_start_joins_one_that_is_at_work(
     tmp_path: Path,

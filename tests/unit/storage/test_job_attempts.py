@@ -77,7 +77,36 @@ def test_a_job_is_alive_as_long_as_it_says_so(
     assert not attempt.has_died()
 
 
-@pytest.mark.parametrize("end", ["begin", "prepare", "end", "forget"])
+def test_a_submitted_job_may_begin_within_a_time(attempt: JobAttempt) -> None:
+    request = {"stream": "s"}
+    attempt.prepare({**request, "made_by": {"task": "t"}})
+    assert attempt.prepared() == request
+    assert not attempt.is_pending(request)
+    attempt.sign(request, begins=timedelta(hours=1))
+    assert attempt.is_queued() and attempt.is_pending(request)
+    assert not (attempt.is_at_work(request) or attempt.is_over() or attempt.has_died())
+    assert not attempt.is_pending({"stream": "t"})
+    # Its first sign replaces that, and its start deletes the result of an earlier one alone.
+    attempt.begin()
+    assert attempt.is_queued()
+    attempt.sign(request)
+    assert not attempt.is_queued() and attempt.is_at_work(request)
+    attempt.sign(request, begins=timedelta(0))
+    assert attempt.is_over() and attempt.has_died() and not attempt.is_pending(request)
+
+
+def test_a_result_is_of_its_request_until_it_was_taken(attempt: JobAttempt) -> None:
+    request = {"stream": "s"}
+    attempt.prepare({**request, "made_by": {"task": "t", "try_number": 2}})
+    attempt.end("verify", 0, {}, None)
+    assert attempt.is_over() and attempt.is_pending(request)
+    assert not attempt.is_pending({"stream": "t"})
+    attempt.withdraw()
+    attempt.withdraw()
+    assert attempt.outcome() is not None and not attempt.is_pending(request)
+
+
+@pytest.mark.parametrize("end", ["clear", "prepare", "end", "forget"])
 def test_signs_of_life_are_of_one_start(attempt: JobAttempt, end: str) -> None:
     attempt.sign({})
     arguments = {"prepare": ({},), "end": ("verify", 0, {}, None)}
@@ -114,7 +143,7 @@ def test_something_else_is_not_taken_for_a_result(
 ) -> None:
     attempt.prepare({})
     (tmp_path / "jobs" / "shop-job-1" / "result.json").write_text(text, encoding="utf-8")
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(InvalidRequestError, match="^CAP-RESULT: .* is not the result of a job"):
         attempt.outcome()
 
 

@@ -85,13 +85,16 @@ class ReplayArguments(BaseOperator):
 
 
 def preview_run(operator: CapstanSubmitOperator, context: Context, fields: GivenFields) -> Preview:
-    """The preview of a run, at the cut that an interrupted try has pinned if there is one."""
+    """The preview of a run, at the cut that an earlier try has pinned if it still counts."""
     from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
 
     settings, store = operator.settings, context.get("task_state_store")
     request = resolve(settings, fields, bound=operator.named_by_run)
+    attempt = operator.job_attempt(context)
+    submitted = attempt.prepared()
     saved = None if store is None else store.get(_PINNED)
-    earlier = interrupted_request(settings, request, saved)
+    pending = submitted is not None and attempt.is_pending(submitted)
+    earlier = interrupted_request(settings, request, submitted or saved, pending=pending)
     if earlier is not None:
         operator.log.info("continuing an earlier try at commit %s", earlier.as_of)
     return preview_request(settings, earlier or request)

@@ -92,13 +92,7 @@ class ResultOperator(JobOperator):
         attempt = JobAttempt(Lake.at(self.settings.lake), self.attempt)
         states = self._upstream(context)
         failed = sorted(name for name, state in states.items() if state in _FAILED)
-        try:
-            outcome = attempt.outcome()
-        except (TypeError, ValueError) as error:
-            raise unusable(
-                f"{attempt.result_path} is not the result of a job: {error}",
-                "start the job again, which replaces it",
-            ) from error
+        outcome = attempt.outcome()
         if outcome is None:
             self._missing(context, attempt, states, failed)
         if outcome.attempt != attempt.name:

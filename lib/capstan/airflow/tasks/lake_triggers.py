@@ -90,10 +90,9 @@ class ResultTrigger(LakeTrigger):
     def is_there(self) -> bool:
         """Whether there is a result, of whatever content, or will be none."""
         from capstan.storage.job_attempts import JobAttempt
-        from capstan.storage.lake import Lake, exists
+        from capstan.storage.lake import Lake
 
-        attempt = JobAttempt(Lake.at(self.lake), self.attempt)
-        return exists(attempt.result_path) or attempt.has_died()
+        return JobAttempt(Lake.at(self.lake), self.attempt).is_over()
 
 
 class FrontierTrigger(LakeTrigger):

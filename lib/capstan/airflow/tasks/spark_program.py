@@ -7,13 +7,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 from airflow.sdk import Connection, Context
 
 from capstan.airflow.connections import read_connection
@@ -72,8 +73,13 @@ def try_folder(work: Path, context: Context) -> TryFolder:
     return TryFolder(work.joinpath("tries", *(quote(part, safe=" :+") for part in parts)))
 
 
-def spark_master(name: str) -> str:
-    """The Spark master of a connection, which must be one for jobs in client mode."""
+def spark_master(name: str, deploy_mode: str | None = None) -> tuple[str, bool]:
+    """The Spark master of a connection, and whether drivers run on its cluster.
+
+    Args:
+        name: The connection.
+        deploy_mode: The deploy mode, if not that of the connection.
+    """
     # It is checked here because Airflow's own hook falls back to YARN.
     connection = read_connection(name, partial(_error, name))
     master = _master(connection)
@@ -84,9 +90,13 @@ def spark_master(name: str) -> str:
     if master.startswith("k8s://") and not _has_kubernetes():
         package = "apache-airflow-providers-cncf-kubernetes"
         raise _error(name, f"names Kubernetes, but the package {package} is not installed")
-    if connection.extra_dejson.get("deploy-mode", "client") != "client":
-        raise _error(name, "has a deploy mode other than client, which leaves no result here")
-    return master
+    mode = deploy_mode or connection.extra_dejson.get("deploy-mode") or "client"
+    if mode not in ("client", "cluster"):
+        raise _error(name, f"has the deploy mode {mode!r}, which is neither client nor cluster")
+    if mode == "cluster" and not master.startswith(("yarn", "k8s://")):
+        raise _error(name, "has the deploy mode cluster, which Python programs have on YARN and "
+                     "Kubernetes alone")  # fmt: skip
+    return master, mode == "cluster"
 
 
 def _has_kubernetes() -> bool:
@@ -136,3 +146,27 @@ def _set(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def owners() -> Collection[int]:
+    """The processes that a submitted job must not outlive: this one and its supervisor."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import CommsDecoder
+
+    # Under `dag.test`, the parent process has nothing to do with the task.
+    supervised = isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), CommsDecoder)
+    return [os.getpid(), os.getppid()] if supervised else [os.getpid()]
+
+
+def kill_tree(process: int) -> None:
+    """Kill a process and its descendants."""
+    try:
+        root = psutil.Process(process)
+        tree = [*root.children(recursive=True), root]
+    except psutil.NoSuchProcess:
+        return
+    for member in tree:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
