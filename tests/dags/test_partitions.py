@@ -1,4 +1,4 @@
-"""Partitions of a stream: its captures emit keys, on which Airflow schedules a user's DAG."""
+"""Partitions of streams and of tables: keys on which Airflow schedules a user's DAG."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.models.asset import AssetEvent
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.sdk import AssetOrTimeSchedule
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
@@ -21,13 +22,13 @@ from capstan.airflow.dags import declaration_errors, defaults
 from capstan.airflow.tasks import job_operator, partitions
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.backfill import passed_intervals
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
 from tests.support.docs import blocks, page, section
-from tests.support.jvmless_lake import FIRST, go_on, lay_tape
+from tests.support.jvmless_lake import FIRST, Books, go_on, lay_tape
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import FakeSubmit, Place
 
 # Events of other tests are of other streams.
@@ -37,20 +38,31 @@ HOUR = 3_600_000_000
 DAY = [f"2024-05-01T{hour:02}:00:00" for hour in range(24)]
 
 
+TABLE, TELLER = "capstan://tables/clocked_days", "capstan_partitions__days"
+DAYS = f"""
+  days:
+    stream: {NAME}
+    target: clocked_days
+    since: 2024-05-01
+    schedule: "@daily"
+    partitions: true
+"""
+
+
 def at(hours: float) -> tuple[int]:
     return (FIRST + int(hours * HOUR),)
 
 
-def events() -> list[tuple[str | None, str | None, int]]:
+def events(uri: str = URI) -> list[tuple[str | None, str | None, int]]:
     """The stream's events: their partition keys, in order, their tasks and map indexes."""
     with create_session() as session:
-        told = [e for e in session.scalars(select(AssetEvent)) if e.uri == URI]
+        told = [e for e in session.scalars(select(AssetEvent)) if e.uri == uri]
         return sorted((e.partition_key, e.source_task_id, e.source_map_index) for e in told)
 
 
-def keys() -> list[str | None]:
-    """The partition keys of the stream's events; all of its events have one."""
-    return [key for key, _, _ in events()]
+def keys(uri: str = URI) -> list[str | None]:
+    """The partition keys of the events of the stream, or of another asset; all of them have one."""
+    return [key for key, _, _ in events(uri)]
 
 
 @pytest.fixture
@@ -62,34 +74,57 @@ def hourly(place: Place, submit: FakeSubmit) -> Place:
     submit.answers({"exit": 0, "result": {"stream": NAME, "cut": 0, "frontier": []}})
     with create_session() as session:
         for event in session.scalars(select(AssetEvent)):
-            if event.uri.startswith(URI):
+            if event.uri.startswith((URI, TABLE, "capstan://replays/days")):
                 session.delete(event)
     return place
 
 
 @pytest.fixture
-def daily(hourly: Place, tmp_path: Path) -> Place:
-    """The same with the consumer of the documentation, as a DAG processor makes it known."""
-    [text] = blocks(section(page("airflow"), "Partitions"), "python")
-    file = tmp_path / "folder" / "bookkeeping.py"
+def covered(hourly: Place) -> Books:
+    """The ledgers of a table with partitions, before anything of its stream is on tape."""
+    with hourly.streams.open("a", encoding="utf-8") as file:
+        file.write(DAYS.lstrip("\n"))
+    lake = Lake.at(hourly.lake)
+    return Books(lake, NAME, lake.table("clocked_days"))
+
+
+def days(since: int, until: int) -> Region:
+    return Region(Box(at(24 * since), at(24 * until)))
+
+
+def dates(*numbers: int) -> list[str]:
+    return [f"2024-05-{number:02}T00:00:00" for number in numbers]
+
+
+def consume(place: Place, heading: str, before: str, now: str) -> None:
+    """Make the consumers of the documentation known, as a DAG processor does, of another asset."""
+    [text] = blocks(section(page("airflow"), heading), "python")
+    file = place.root / "folder" / "consumers.py"
     file.parent.mkdir()
-    file.write_text(text.replace("streams/orders", f"streams/{NAME}"), encoding="utf-8")
-    bag = hourly.bag(file.parent)
+    file.write_text(text.replace(before, now), encoding="utf-8")
+    bag = place.bag(file.parent)
     assert bag.import_errors == {}
     DagBundlesManager().sync_bundles_to_db()
     with create_session() as session:
         sync_bag_to_db(bag, "dags-folder", None, session=session)
-        session.execute(update(DagModel).where(DagModel.dag_id == CONSUMER).values(is_paused=False))
+        unpaused = update(DagModel).where(DagModel.dag_id.in_(list(bag.dags)))
+        session.execute(unpaused.values(is_paused=False))
+
+
+@pytest.fixture
+def daily(hourly: Place) -> Place:
+    """The same with the consumer of the documentation."""
+    consume(hourly, "Partitions", "streams/orders", f"streams/{NAME}")
     return hourly
 
 
-def scheduled() -> list[str | None]:
-    """The partition keys of the consumer's runs, after a turn of the scheduler."""
+def scheduled(consumer: str = CONSUMER) -> list[str | None]:
+    """The partition keys of a consumer's runs, after a turn of the scheduler."""
     with create_session() as session:
         runner = SchedulerJobRunner(Job())
         runner._create_dagruns_for_partitioned_asset_dags(session)
-        runs = session.scalars(select(DagRun).where(DagRun.dag_id == CONSUMER))
-        return [run.partition_key for run in runs]
+        runs = session.scalars(select(DagRun).where(DagRun.dag_id == consumer))
+        return sorted(run.partition_key for run in runs)
 
 
 def test_a_day_runs_once_when_its_late_hour_is_complete(daily: Place) -> None:
@@ -141,6 +176,88 @@ def test_a_capture_catches_up_in_bounded_batches_once_each(
     batches = {"capture": 1, "partitions": 3}
     assert {task for task, _ in by_task} == set(batches)
     assert sorted(map(by_task.count, set(by_task))) == [3, 7, 7, 7]
+
+
+def test_the_partitions_of_a_table_are_told_after_its_changes_and_daily(
+    covered: Books, hourly: Place
+) -> None:
+    dag = hourly.bag().dags[TELLER]
+    assert [task.task_id for task in dag.topological_sort()] == ["count", "partitions"]
+    assert dag.max_active_runs == 1
+    assert isinstance(dag.timetable, AssetOrTimeSchedule)
+    backfill = hourly.bag().dags["capstan_backfill__days"]
+    assert [dag.timetable.asset_condition] == backfill.get_task("replay").outlets
+    assert [each.uri for each in dag.get_task("partitions").outlets] == [TABLE, f"{TABLE}/gone"]
+
+
+def test_a_table_tells_what_it_covers_and_what_it_has_lost(covered: Books, hourly: Place) -> None:
+    consume(hourly, "Partitions of tables", "tables/revenue", "tables/clocked_days")
+    assert hourly.run(TELLER).state == "success"
+    assert keys(TABLE) == []
+    lay_tape(Lake.at(hourly.lake), NAME, "a", [at(0)], at(240))
+    covered.published("r1", [0], days(0, 2))
+    covered.published("r2", [0], days(2, 4))
+    assert hourly.run(TELLER).state == "success"
+    assert (keys(TABLE), keys(f"{TABLE}/gone")) == (dates(1, 2, 3, 4), [])
+    covered.rolled_back("r2", [0], days(2, 4))
+    covered.published("r3", [0], days(4, 5))
+    assert hourly.run(TELLER).state == "success"
+    assert (keys(TABLE), keys(f"{TABLE}/gone")) == (dates(1, 2, 3, 4, 5), dates(3, 4))
+    with create_session() as session:
+        extras = [e.extra for e in session.scalars(select(AssetEvent)) if e.uri == f"{TABLE}/gone"]
+    about = {"replay": "days", "stream": NAME, "target": "clocked_days"}
+    lost = {"state": "gap", "changes": [], "rolled_back": ["r2"]}
+    assert extras == [{**about, **lost}] * 2
+    # What is back is told again; nothing is twice.
+    covered.published("r4", [0], days(2, 4))
+    assert hourly.run(TELLER).state == hourly.run(TELLER).state == "success"
+    assert (keys(TABLE), keys(f"{TABLE}/gone")) == (dates(1, 2, 3, 3, 4, 4, 5), dates(3, 4))
+    assert scheduled("send_revenue") == dates(1, 2, 3, 4, 5)
+    assert scheduled("recall_revenue") == dates(3, 4)
+
+
+def test_a_table_catches_up_in_bounded_batches_also_after_a_kill(
+    covered: Books, hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str | None]] = []
+
+    def ends(*rest: Any) -> None:
+        """After a task has named the keys, and before Airflow has them."""
+        tried.append(keys(TABLE))
+        if len(tried) == 2:
+            raise SystemExit(9)
+        record(*rest)
+
+    record = partitions._record
+    monkeypatch.setattr(passed_intervals, "BATCH", 4)
+    monkeypatch.setattr(partitions, "_record", ends)
+    monkeypatch.setattr(defaults, "RETRY_DELAY", timedelta(0))
+    lay_tape(Lake.at(hourly.lake), NAME, "a", [at(0)], at(240))
+    covered.published("r1", [0], days(0, 10))
+    assert hourly.run(TELLER).state == "success"
+    assert keys(TABLE) == dates(*range(1, 11))
+    assert list(map(len, tried)) == [0, 4, 4, 8]
+    by_task = [index for _, _, index in events(TABLE)]
+    assert sorted(map(by_task.count, set(by_task))) == [2, 4, 4]
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_partitions_of_a_table_that_cannot_be_told_are_refused(
+    *, older: bool, covered: Books, hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = "are those of replay days, which writes the same table"
+    if older:
+        problem = "needs Airflow 3.3 or later"
+        monkeypatch.setattr(declaration_errors, "HAS_PARTITIONS", False)
+    else:
+        with hourly.streams.open("a", encoding="utf-8") as file:
+            file.write(DAYS.lstrip("\n").replace("days:", "others:"))
+    bag = hourly.bag()
+    refused = "days" if older else "others"
+    assert f"capstan_partitions__{refused}" not in bag.dags
+    [error] = bag.import_errors.values()
+    assert f"replays.{refused}.partitions" in error
+    assert problem in error
 
 
 @pytest.mark.parametrize("templated", [True, False])

@@ -80,7 +80,8 @@ def test_every_option_that_is_named_exists() -> None:
     named = set(OPTION.findall("\n".join(guides.values())))
     docker = {"--build", "--detach", "--profile", "--rm", "--wait"}
     bench = {"--rows", "--longer"}
-    airflow = {"--dag-id", "--from-date", "--to-date", "--max-active-runs"}
+    partitions = {"--partition-key", "--partition-date-start", "--partition-date-end"}
+    airflow = {"--dag-id", "--from-date", "--to-date", "--max-active-runs", *partitions}
     spark = {"--jars", "--request", "--result", "--attempt", "--join", "--deploy-mode"}
     launcher = {"--home", "--dags", "--database"}
     lock = {"--upgrade"}

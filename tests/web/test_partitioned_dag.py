@@ -1,4 +1,4 @@
-"""The partitioned DAG of docs/airflow.md under a scheduler: a day waits for its late hour."""
+"""The partitioned DAGs of docs/airflow.md under a scheduler: of a late hour, and of a lost day."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ streams:
     workers: {by: column, column: shop, labels: [berlin, oslo]}
     time: {domain: event, column: placed_at, every: 1 hour, watermark: worker}
     partitions: {every: 1 hour}
+replays:
+  kept: {stream: orders, target: kept, partitions: true}
 """
+TELLER, SENDER, RECALLER = "capstan_partitions__kept", "send_revenue", "recall_revenue"
 
 
 def send(source: Path, name: str, **hours: Iterable[int]) -> None:
@@ -53,11 +56,15 @@ def test_a_day_runs_once_when_all_its_hours_are_complete(tmp_path: Path) -> None
     (dags / "streams.yaml").write_text(STREAMS, encoding="utf-8")
     [text] = blocks(section(page("airflow"), "Partitions"), "python")
     (dags / "bookkeeping.py").write_text(text, encoding="utf-8")
+    [text] = blocks(section(page("airflow"), "Partitions of tables"), "python")
+    (dags / "revenue.py").write_text(
+        text.replace("tables/revenue", "tables/kept"), encoding="utf-8"
+    )
     arguments = ["--lake", str(lake), "--dags", str(dags)]
     launched = launch(folder, arguments=arguments, environment=SUBMITTED)
     try:
         rest = launched.rest
-        for dag in (CAPTURE, CONSUMER):
+        for dag in (CAPTURE, CONSUMER, TELLER, SENDER, RECALLER):
             rest.wait_for_dag(dag)
             rest.unpause(dag)
         assert rest.import_errors() == []
@@ -86,6 +93,18 @@ def test_a_day_runs_once_when_all_its_hours_are_complete(tmp_path: Path) -> None
         assert isinstance(certificate, dict)
         assert (certificate["records"], certificate["published"]) == (48, True)
         assert len(rest.runs(CONSUMER)) == 1
+        # A publish has its day told, once, and its rollback that it is gone.
+        published = rest.run("capstan_replay", {"replay": "kept"})
+        certificate = rest.xcom("capstan_replay", published, "replay")
+        assert isinstance(certificate, dict)
+        sent = until(lambda: next(iter(rest.runs(SENDER)), None), 240)
+        assert sent["partition_key"] == "2026-01-05T00:00:00"
+        rest.require(SENDER, str(sent["dag_run_id"]))
+        rest.run("capstan_rollback", {"run": certificate["run"]})
+        recalled = until(lambda: next(iter(rest.runs(RECALLER)), None), 240)
+        assert recalled["partition_key"] == "2026-01-05T00:00:00"
+        rest.require(RECALLER, str(recalled["dag_run_id"]))
+        assert [len(rest.runs(dag)) for dag in (SENDER, RECALLER, CONSUMER)] == [1, 1, 1]
         launched.stop(signal.SIGINT)
     finally:
         processes.end(launched.home.left)

@@ -55,6 +55,15 @@ def table_asset(target: str, config: ProjectConfig | None = None) -> Asset:
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
 
 
+def gone_asset(target: str) -> Asset:
+    """The asset of the intervals that a target has lost since Airflow was told of them.
+
+    It is named after the target, whatever asset is declared for that.
+    """
+    table = table_asset(target)
+    return Asset(name=f"{table.name}/gone", uri=f"{table.uri}/gone", group="capstan")
+
+
 def declared_tables(config: ProjectConfig) -> list[Asset]:
     """The assets of all declared targets, and of those of declared replays, once each."""
     targets = dict.fromkeys([*config.targets, *(r.target for r in config.replays.values())])

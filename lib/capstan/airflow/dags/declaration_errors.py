@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from airflow.sdk import DAG
 
+from capstan.airflow.assets import gone_asset
 from capstan.airflow.dags import timetables
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.settings import Settings
@@ -36,9 +37,21 @@ def mistakes(settings: Settings) -> Iterator[InvalidRequestError]:
 
 
 def require_keys(settings: Settings, declared: Stream | Replay) -> None:
-    """Check that this Airflow takes partition keys, if a stream has partitions."""
-    if isinstance(declared, Stream) and declared.partitions is not None and not HAS_PARTITIONS:
+    """Check that this Airflow takes partition keys, if there are partitions, of one replay each."""
+    if not declared.partitions:
+        return
+    if not HAS_PARTITIONS:
         raise settings.misdeclared(declared, "partitions", NEEDED)
+    if isinstance(declared, Replay):
+        # A key says that all of an interval is there.
+        other = next(
+            each
+            for each in settings.declarations.replays.values()
+            if each.partitions and gone_asset(each.target) == gone_asset(declared.target)
+        )
+        if other != declared:
+            problem = f"are those of replay {other.name}, which writes the same table"
+            raise settings.misdeclared(declared, "partitions", problem)
 
 
 def sound(build: Callable[[], DAG]) -> Iterator[DAG]:

@@ -1,7 +1,7 @@
-"""DAGs of what is declared: captures of streams, and replays that follow or go by intervals.
+"""DAGs of what is declared: captures of streams, replays, and what their tables cover.
 
-`capstan_capture__<stream>`, `capstan_follow__<replay>` and `capstan_backfill__<replay>`; the last
-has one run per complete data interval.
+`capstan_capture__<stream>`, `capstan_follow__<replay>`, `capstan_backfill__<replay>`, which has one
+run per complete data interval, and `capstan_partitions__<replay>`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from airflow.sdk import DAG, Context, Param
+from airflow.sdk import DAG, Asset, Context, Param
 
-from capstan.airflow.assets import stream_asset, table_asset
+from capstan.airflow.assets import gone_asset, stream_asset, table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import require_keys, sound
 from capstan.airflow.dags.defaults import new_dag, task_arguments, task_defaults
@@ -54,25 +54,51 @@ def _capture_dag(settings: Settings, stream: Stream) -> DAG:
     ) as dag:
         capture = CaptureOperator(stream=stream.name, **task_arguments(settings, "capture", stream))
         if stream.partitions is not None:
-            _tell_the_rest(settings, stream, capture)
+            # Those beyond the batch that the capture has told.
+            capture >> _tell_tasks(settings, stream, stream_asset(stream.name))
     return dag
 
 
-def _tell_the_rest(settings: Settings, stream: Stream, capture: CaptureOperator) -> None:
-    """Create the tasks that tell the partitions beyond the batch that the capture has told."""
-    count = CountPartitionsOperator(stream=stream.name, **task_arguments(settings, "count", stream))
-    usual = task_arguments(settings, "partitions", stream)
+def _tell_tasks(
+    settings: Settings, declared: Stream | Replay, *outlets: Asset
+) -> CountPartitionsOperator:
+    """Create the tasks that tell all partitions which are still to be told; the first of them."""
+    name = {"stream" if isinstance(declared, Stream) else "replay": declared.name}
+    count = CountPartitionsOperator(**name, **task_arguments(settings, "count", declared))
+    usual = task_arguments(settings, "partitions", declared)
     # Airflow stores the arguments of a mapped task: a place, but no settings.
     place = {"lake": settings.lake, "config": str(settings.config)}
     del usual["settings"]
     told = TellPartitionsOperator.partial(
-        stream=stream.name,
-        outlets=[stream_asset(stream.name)],
-        max_active_tis_per_dag=1,
-        **place,
-        **usual,
+        outlets=list(outlets), max_active_tis_per_dag=1, **name, **place, **usual
     ).expand(batch=count.output)
-    capture >> count >> told
+    count >> told
+    return count
+
+
+def partitions_dags(settings: Settings) -> Iterator[DAG]:
+    """A DAG for each declared replay with `partitions`, after changes of its table and daily."""
+    for replay in settings.declarations.replays.values():
+        if replay.partitions:
+            yield from sound(partial(_partitions_dag, settings, replay))
+
+
+def _partitions_dag(settings: Settings, replay: Replay) -> DAG:
+    require_keys(settings, replay)
+    table = table_asset(replay.target, settings.declarations)
+    with new_dag(
+        settings,
+        "partitions",
+        replay.name,
+        description=f"Tell which intervals {replay.target} covers, and which it has lost",
+        doc_md=docs.PARTITIONS.format(replay=replay.name, target=replay.target),
+        schedule=timetables.daily_or(table),
+        # What was told is read, and written with what is told.
+        max_active_runs=1,
+        tag="backfill",
+    ) as dag:
+        _tell_tasks(settings, replay, table, gone_asset(replay.target))
+    return dag
 
 
 def follow_dags(settings: Settings) -> Iterator[DAG]:

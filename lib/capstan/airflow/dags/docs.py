@@ -100,6 +100,15 @@ A pipeline continues from the state of its last run. *Peers* distributes the sta
 replay workers, for this run and later ones; the certificate shows how many keys each one holds.
 """
 
+PARTITIONS = """
+Tells which intervals **{target}** covers, as partition keys of the table's asset. What it has lost
+since is told as keys of the asset `.../gone` beside it. It runs daily, and after each event of the
+table without a key: a publish, a rollback.
+
+**count** compares what the table covers with what was told before, without Spark; **partitions**
+tells the difference, 500 intervals at a time. What was never covered is for `capstan_gaps`.
+"""
+
 _ROLLBACK = """
 Rolls back what a run published: the previous rows come back in a new version of the table, and
 rows that others wrote since stay. Repeating a rollback changes nothing.
@@ -212,7 +221,8 @@ captures fail or are paused; a frontier that does not move fails it with `CAP-ST
 TASKS = {
     "capture": "Submits the job `capture`; the XCom is its result.",
     "count": "Counts the batches of partitions that are still to be told.",
-    "partitions": "Tells a batch of partitions: of intervals that the frontier has passed.",
+    "partitions": "Tells a batch of partitions: intervals that the frontier has passed, or that "
+    "the table covers or has lost.",
     "complete": "Waits for the frontier, without holding a worker slot.",
     "plan": "Plans the replay and pins the cut, without Spark unless *Differences* is on. The plan "
     "is under *Rendered Templates*.",

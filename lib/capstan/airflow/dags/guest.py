@@ -14,7 +14,7 @@ from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags.attention import attention_dags
 from capstan.airflow.dags.audit import audit_dags
 from capstan.airflow.dags.declaration_errors import require_none
-from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_dags
+from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_dags, partitions_dags
 from capstan.airflow.dags.gaps import gaps_dags
 from capstan.airflow.dags.maintain import maintain_dags
 from capstan.airflow.dags.repair import repair_dags, rollback_dags
@@ -32,6 +32,7 @@ _KINDS = {
     "follow": follow_dags,
     "gaps": gaps_dags,
     "maintain": maintain_dags,
+    "partitions": partitions_dags,
     "repair": repair_dags,
     "replay": replay_dags,
     "rollback": rollback_dags,
@@ -58,8 +59,8 @@ def capstan_dags(
     Args:
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         kinds: Which DAGs: `attention`, `audit`, `backfill`, `capture`, `follow`, `gaps`,
-            `maintain`, `replay`, `rollback`, and `repair` for those that verify, put late records
-            back, unlock, and pause backfills.
+            `maintain`, `partitions`, `replay`, `rollback`, and `repair` for those that verify, put
+            late records back, unlock, and pause backfills.
         lake: The lake; by default `CAPSTAN_LAKE`.
         config: The declaration file; by default `CAPSTAN_CONFIG`.
         streams: The former name of `config`.

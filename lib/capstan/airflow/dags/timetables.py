@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import airflow.sdk
-from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
+from airflow.sdk import Asset, CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 from croniter import CroniterError, croniter
@@ -55,6 +55,11 @@ def by_hand_or_key() -> BaseTimetable | None:
 def daily() -> BaseTimetable:
     """The timetable of a run at each midnight."""
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
+
+
+def daily_or(asset: Asset) -> BaseTimetable:
+    """The timetable of a run at each midnight, and after each event of an asset without a key."""
+    return airflow.sdk.AssetOrTimeSchedule(timetable=daily(), assets=asset)
 
 
 def quarter_hourly() -> BaseTimetable:

@@ -1,4 +1,4 @@
-"""Tasks that tell the partitions of a stream which its capture has left, in bounded batches."""
+"""Tasks that tell the partitions of a stream, or of a declared replay, in bounded batches."""
 
 from __future__ import annotations
 
@@ -8,41 +8,63 @@ from airflow.sdk import Context
 
 from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import as_task
-from capstan.airflow.tasks.partitions import newest_told, tell_partitions
+from capstan.airflow.tasks.partitions import (
+    newest_told,
+    tell_coverage,
+    tell_partitions,
+    untold_coverage,
+)
 
 _MOST = 1000  # Airflow maps a task over 1,024 values, unless it is told otherwise.
 
 
 class CountPartitionsOperator(CapstanOperator):
-    """Counts the batches of a stream's partitions that are still to be told.
+    """Counts the batches of partitions that are still to be told: of a stream, or of a replay.
 
     The XCom is a list with an element for each.
     """
 
-    def __init__(self, *, stream: str, **rest: Any) -> None:
+    def __init__(
+        self, *, stream: str | None = None, replay: str | None = None, **rest: Any
+    ) -> None:
         super().__init__(**rest)
         self.stream = stream
+        self.replay = replay
 
     def execute(self, context: Context) -> list[int]:
         """List the batches."""
+        with as_task():
+            return list(range(min(self._left(), _MOST)))
+
+    def _left(self) -> int:
         from capstan.backfill.passed_intervals import BATCH
 
-        told = newest_told(self.stream)
-        left = 0 if told is None else -(-told.left // BATCH)
-        return list(range(min(left, _MOST)))
+        if self.stream is not None:
+            passed = newest_told(self.stream)
+            return 0 if passed is None else -(-passed.left // BATCH)
+        assert self.replay is not None
+        batch = untold_coverage(self.settings, self.replay)
+        return 0 if batch is None else batch.left + 1
 
 
 class TellPartitionsOperator(CapstanOperator):
-    """Tells the next batch of a stream's partitions, whatever its number; one after the other."""
+    """Tells the next batch of partitions, whatever its number; one after the other."""
 
-    def __init__(self, *, stream: str, batch: int = 0, **rest: Any) -> None:
+    def __init__(
+        self, *, stream: str | None = None, replay: str | None = None, batch: int = 0, **rest: Any
+    ) -> None:
         super().__init__(**rest)
         self.stream = stream
+        self.replay = replay
         self.batch = batch
 
     def execute(self, context: Context) -> None:
         """Tell them."""
         settings = self.settings
         with as_task():
-            declared = settings.declarations.stream(self.stream)
-            tell_partitions(self, context, settings, declared, {"stream": self.stream})
+            if self.stream is None:
+                assert self.replay is not None
+                tell_coverage(self, context, settings, self.replay)
+            else:
+                declared = settings.declarations.stream(self.stream)
+                tell_partitions(self, context, settings, declared, {"stream": self.stream})

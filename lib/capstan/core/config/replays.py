@@ -136,6 +136,8 @@ class Replay(Declared):
         workers_of: The workers of each of several streams, by the name of its source; of a source
             with a list of streams, by source/stream. All workers of those that are left out.
         backfill: How its backfills are carried out.
+        partitions: Whether Airflow is told which intervals its table covers, by keys of the table's
+            asset.
     """
 
     name: Annotated[str, name_of("replay")]
@@ -164,6 +166,7 @@ class Replay(Declared):
     streams: StreamsBySource = field(default_factory=dict, hash=False)
     workers_of: LabelsBySource = field(default_factory=dict, hash=False)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    partitions: bool = False
 
     @model_validator(mode="before")
     @classmethod

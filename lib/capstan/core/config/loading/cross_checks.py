@@ -9,7 +9,7 @@ from typing import Any
 from capstan.core.config.change_rules import problem_without_sequence
 from capstan.core.config.durations import format_duration
 from capstan.core.config.loading.registry import Registry
-from capstan.core.config.models import ByColumn, EventTime, Mode, Stream
+from capstan.core.config.models import ByColumn, EpochTime, EventTime, Mode, Stream
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.replays import Replay
 from capstan.core.config.sql_rules import normalised
@@ -104,6 +104,8 @@ def _range(replay: Replay, stream: Stream) -> Iterator[Problem]:
         yield "until", "must be after since; until is exclusive"
     if isinstance(stream.time, EventTime):
         yield from _grain(replay, stream.time.every, f"the times of {stream.name}")
+    if replay.partitions and isinstance(stream.time, EpochTime):
+        yield "partitions", f"needs event times, but the times of {stream.name} are epochs"
 
 
 def _merge(

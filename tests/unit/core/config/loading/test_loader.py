@@ -473,6 +473,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             "until",
             "not a multiple of 1 hour, the times of flights",
         ),
+        (["stream: clicks", "partitions: true"], "partitions", "needs event times"),
         (["stream: flights", "mode: merge"], "mode", "merge needs keys"),
         (["stream: flights", "mode: upsert"], "mode", "replace, append or merge"),
         (["stream: flights", "transform: daily", "workers: [EWR]"], "workers", "leave out workers"),
