@@ -11,14 +11,17 @@ from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 
 from capstan.airflow import ReplayOperator
 from capstan.airflow.operators import submit as submit_module
+from capstan.airflow.operators.jobs import SubmitBackfillOperator
+from capstan.airflow.operators.replay import SubmitReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.attempt_name import attempt_name
 from capstan.airflow.tasks.failures import TaskBrokenError, TaskRefusedError
 from capstan.airflow.tasks.lake_triggers import ResultTrigger
+from capstan.errors import CapstanError, IncompleteError
 from capstan.storage import job_attempts
 from capstan.storage.job_attempts import JobAttempt
-from capstan.storage.lake import Lake
+from capstan.storage.lake import Lake, write_whole
 from tests.dags.conftest import DAGS, Place, Task
 from tests.dags.test_submit import conf, operator, option
 from tests.support import recorded_tapes
@@ -61,8 +64,14 @@ def deferred(execute: Any, task: CapstanSubmitOperator, where: Any) -> ResultTri
 
 
 def test_a_driver_elsewhere_has_all_from_the_lake(
-    place: Place, submit: FakeSubmit, attempt: JobAttempt, execute: Any, context: Any
+    place: Place,
+    submit: FakeSubmit,
+    attempt: JobAttempt,
+    monkeypatch: pytest.MonkeyPatch,
+    execute: Any,
+    context: Any,
 ) -> None:
+    monkeypatch.delenv("CAPSTAN_DRIVER_MEMORY", raising=False)
     trigger = deferred(execute, operator(deferrable=True, env_vars={"MINE": "1"}), context())
     assert (trigger.attempt, trigger.lake) == (attempt.name, str(place.lake))
     [call] = submit.calls
@@ -75,6 +84,10 @@ def test_a_driver_elsewhere_has_all_from_the_lake(
     settings = conf(arguments)
     assert settings["spark.yarn.submit.waitAppCompletion"] == "false"
     assert settings["spark.kubernetes.submission.waitAppCompletion"] == "false"
+    # YARN starts a failed job again by default, which would replace its result.
+    assert settings["spark.yarn.maxAppAttempts"] == "1"
+    assert "log4j2" not in settings["spark.driver.extraJavaOptions"]
+    assert "--driver-memory" not in arguments
     # What is of the task's own machine, or ends with it, is not for a driver elsewhere.
     given = {key: settings[key] for key in settings if "Env" in key}
     assert given == {"spark.yarn.appMasterEnv.MINE": "1"}
@@ -127,6 +140,71 @@ def test_a_result_that_nobody_has_taken_is_taken(
     assert attempt.outcome() is None
 
 
+def test_a_task_takes_no_result_of_another_request(
+    submit: FakeSubmit, attempt: JobAttempt, execute: Any, context: Any
+) -> None:
+    changed = {"stream": "other"}
+    deferred(execute, operator(deferrable=True), context())
+    attempt.sign(REQUEST)
+    # Both drivers would leave their results under one name.
+    with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* is at work on another request"):
+        execute(operator(deferrable=True, request=changed), context())
+    assert (len(submit.calls), attempt.prepared()) == (1, REQUEST)
+    # One that has read its request, and not signed yet, is found by its result.
+    attempt.forget()
+    trigger = deferred(execute, operator(deferrable=True, request=changed), context())
+    attempt.end("verify", 0, {"valid": True}, None, REQUEST)
+    task = operator(deferrable=True, request=changed)
+    with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* is of another request"):
+        task.resume(context(), trigger.since)
+    assert attempt.prepared() == changed
+    deferred(execute, operator(deferrable=True, request=changed), context())
+    attempt.end("verify", 0, {"valid": False}, None, changed)
+    assert execute(operator(request=changed), context()) == {"valid": False}
+    assert len(submit.calls) == 3
+
+
+def test_what_is_no_result_does_not_stand_in_the_way(
+    submit: FakeSubmit, attempt: JobAttempt, execute: Any, context: Any
+) -> None:
+    trigger = deferred(execute, operator(deferrable=True), context())
+    write_whole(attempt.result_path, b"{}")
+    with pytest.raises(TaskRefusedError, match="CAP-RESULT: .* is not the result of a job"):
+        operator(deferrable=True).resume(context(), trigger.since)
+    deferred(execute, operator(deferrable=True), context())
+    assert len(submit.calls) == 2
+
+
+@pytest.mark.parametrize("kind", [SubmitReplayOperator, SubmitBackfillOperator])
+def test_a_pause_holds_up_what_begins_and_no_result(
+    place: Place,
+    submit: FakeSubmit,
+    monkeypatch: pytest.MonkeyPatch,
+    execute: Any,
+    context: Any,
+    kind: type[CapstanSubmitOperator],
+) -> None:
+    paused: list[CapstanError | None] = [IncompleteError("CAP-PAUSED", "paused", "resume it")]
+    monkeypatch.setattr(kind, "why_held", lambda *_: paused[0])
+    monkeypatch.setattr(SubmitReplayOperator, "backfills", "daily")
+    request = {"replay": "daily"}
+
+    def task() -> CapstanSubmitOperator:
+        settings = read_settings(DAGS / "any.py")
+        return kind(task_id="t", request=request, settings=settings, deferrable=True)
+
+    with pytest.raises(AirflowRescheduleException):
+        execute(task(), context())
+    assert submit.calls == []
+    paused.insert(0, None)
+    deferred(execute, task(), context())
+    done = JobAttempt(Lake.at(place.lake), attempt_name(Task(), f"t {kind.job}"))
+    done.end(kind.job, 0, {"runs": []}, None, request)
+    paused.pop(0)
+    assert execute(task(), context()) == {"runs": []}
+    assert len(submit.calls) == 1
+
+
 def test_a_driver_that_died_is_submitted_again(
     submit: FakeSubmit,
     attempt: JobAttempt,
@@ -138,7 +216,7 @@ def test_a_driver_that_died_is_submitted_again(
     attempt.sign(REQUEST)
     monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
     assert attempt.is_over()
-    with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* left no result .* last heard of"):
+    with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* left no result .* been silent since"):
         operator(deferrable=True).resume(context(), since)
     deferred(execute, operator(deferrable=True), context())
     assert len(submit.calls) == 2
@@ -150,7 +228,7 @@ def test_a_driver_that_died_is_submitted_again(
     attempt.sign(REQUEST, begins=timedelta(0))
     monkeypatch.setattr(job_attempts, "QUEUED", timedelta(0))
     for calls in (4, 5):
-        with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* has left no result"):
+        with pytest.raises(TaskBrokenError, match="CAP-SUBMIT: .* and has not begun since"):
             execute(operator(), context())
         assert len(submit.calls) == calls
 

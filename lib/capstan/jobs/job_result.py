@@ -35,23 +35,24 @@ class JobOutput:
     verb: str  # The job, such as `replay`.
     file: Path | None = None  # The file of `--result`.
     attempt: JobAttempt | None = None  # The attempt of `--attempt`.
+    request: Json | None = None  # None before it is read.
 
-    def begin(self, request: Json) -> None:
+    def begin(self) -> None:
         """Delete what an earlier start left, which must not pass for this one's, and sign."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
         if self.attempt is not None:
             self.attempt.begin()
-            _sign(self.attempt, request)
+            _sign(self.attempt, self.request or {})
 
     @contextmanager
-    def at_work(self, request: Json) -> Iterator[None]:
+    def at_work(self) -> Iterator[None]:
         """Go on to give signs of life in the lake inside the `with` block, if it has an attempt."""
         if self.attempt is None:
             yield
             return
         ended = threading.Event()
-        signed = (self.attempt, dict(request), ended)
+        signed = (self.attempt, dict(self.request or {}), ended)
         thread = threading.Thread(target=_sign_on, args=signed, daemon=True)
         thread.start()
         try:
@@ -68,7 +69,7 @@ class JobOutput:
             _write(self.file, {**result.value, **(summary or {})})
         if self.attempt is not None:
             code = 0 if refusal is None else refusal.exit_code
-            self.attempt.end(self.verb, code, result.value, summary)
+            self.attempt.end(self.verb, code, result.value, summary, self.request)
 
     def failed(self, error: CapstanError) -> None:
         """Write the error that has ended a job; what cannot be written is only printed."""
@@ -80,7 +81,7 @@ class JobOutput:
                 _print(self.file, unwritten)
         if self.attempt is not None:
             try:
-                self.attempt.end(self.verb, error.exit_code, None, value)
+                self.attempt.end(self.verb, error.exit_code, None, value, self.request)
             except (OSError, CapstanError) as unwritten:
                 _print(self.attempt.result_path, unwritten)
 

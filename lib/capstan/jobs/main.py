@@ -75,14 +75,15 @@ def _run(
         output = replace(output, attempt=attempt)
         request = dict(_request(options, attempt))
         by = _made_by(request.pop(KEY, None))
+        output = replace(output, request=dict(request))
         if options.join and attempt is not None:
             joined = _join(attempt, request)
             if joined is not None:
                 return joined
-        output.begin(request)
+        output.begin()
         config = _config(options, attempt)
         started = Context(options.lake, config=config, spark=lambda: _start(name, start))
-        with started as context, making(by), output.at_work(request):
+        with started as context, making(by), output.at_work():
             result = handler(request, context)
         output.done(result)
     except BaseException as error:

@@ -23,16 +23,21 @@ class Submission:
     conf: Mapping[str, str]  # known before the driver's JVM starts
     environment: Mapping[str, str]  # besides the variables of this process
     jars: str  # Delta's, with commas; empty if on the driver's class path
-    memory: str  # the driver's, such as `4096m`
+    memory: str  # the driver's, such as `4096m`; empty for that of the cluster
 
 
-def submission(master: str, *, short: bool = False) -> Submission:
-    """Settings for a job in client mode; `capstan.spark.session` makes all others in the job."""
+def submission(master: str, *, short: bool = False, elsewhere: bool = False) -> Submission:
+    """Settings for a job; `capstan.spark.session` makes all others in the job.
+
+    Of a driver `elsewhere`, in cluster mode, memory and log settings are those of the cluster.
+    """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)
     conf = {
         jvm.OPTIONS: jvm.driver_options(
-            archive_options(java) if local else "", jvm.SHORT if short else "", level="WARN"
+            archive_options(java) if local else "",
+            jvm.SHORT if short else "",
+            level=None if elsewhere else "WARN",
         ),
         "spark.ui.showConsoleProgress": "false",
     }
@@ -51,7 +56,9 @@ def submission(master: str, *, short: bool = False) -> Submission:
         environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if shutil.which("spark-submit") is None and "SPARK_HOME" not in os.environ:
         environment["SPARK_HOME"] = str(pyspark_home())
-    return Submission(conf, environment, "" if local else jars, jvm.driver_memory())
+    own = elsewhere and "CAPSTAN_DRIVER_MEMORY" not in os.environ
+    memory = "" if own else jvm.driver_memory()
+    return Submission(conf, environment, "" if local else jars, memory)
 
 
 def _path() -> str:

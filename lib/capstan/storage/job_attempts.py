@@ -50,6 +50,11 @@ class JobOutcome:
     result: Json | None
     error: Json | None  # JSON of `error`, `message`, `hint` and facts
     at: str  # ISO 8601
+    request: str | None = None  # a hash of the request; None if none could be read
+
+    def answers(self, request: Json) -> bool:
+        """Whether it is of a start with this request, as far as it says."""
+        return self.request in (None, _digest(request))
 
     @property
     def report(self) -> dict[str, object]:
@@ -68,11 +73,12 @@ class JobOutcome:
             "result": (dict, type(None)),
             "error": (dict, type(None)),
             "at": str,
+            "request": (str, type(None)),
         }
         for key, kind in kinds.items():
             if not isinstance(value.get(key), kind):  # type: ignore[arg-type]
                 raise TypeError(f"its key {key!r} is missing or of another type")
-        return cls(**{key: value[key] for key in kinds})
+        return cls(**{key: value[key] for key in kinds if key in value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,12 @@ class JobAttempt:
         sign = self._sign()
         return sign is not None and sign["request"] == _digest(request) and not _is_silent(sign)
 
+    def is_at_work_on_another(self, request: Json) -> bool:
+        """Whether a start with another request gives signs of life."""
+        sign = self._sign()
+        busy = sign is not None and "begins_by" not in sign and not _is_silent(sign)
+        return busy and not self.is_awaited(request)
+
     def is_pending(self, request: Json) -> bool:
         """Whether a start with this prepared request has left a result, or may still do so."""
         if exists(self.result_path):
@@ -182,11 +194,19 @@ class JobAttempt:
         text = self._read("alive.json")
         return None if text is None else dict(json.loads(text))
 
-    def end(self, verb: str, exit_code: int, result: Json | None, error: Json | None) -> None:
-        """Write the result, atomically."""
+    def end(
+        self,
+        verb: str,
+        exit_code: int,
+        result: Json | None,
+        error: Json | None,
+        request: Json | None = None,
+    ) -> None:
+        """Write the result of a start with this request, atomically."""
         self.lake.require()
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        ended = JobOutcome(self.name, verb, exit_code, result, error, at)
+        digest = None if request is None else _digest(request)
+        ended = JobOutcome(self.name, verb, exit_code, result, error, at, digest)
         self._write("result.json", json.dumps(asdict(ended), default=str) + "\n")
         self.forget()
 

@@ -289,6 +289,17 @@ def test_the_result_of_an_earlier_start_is_gone_while_a_job_runs(
     assert main(killed, arguments, session) == 0
 
 
+@pytest.mark.parametrize("end", [JobResult({}), IncompleteError("CAP-X", "early")])
+def test_a_result_says_of_which_request_it_is(
+    tmp_path: Path, session: FakeSession, end: JobResult | Exception
+) -> None:
+    arguments = ["--request", '{"stream": "s"}', "--lake", str(tmp_path), "--attempt", "a"]
+    main(job(end), arguments, session)
+    outcome = attempt_of(tmp_path).outcome()
+    assert outcome is not None
+    assert (outcome.answers({"stream": "s"}), outcome.answers({})) == (True, False)
+
+
 def test_a_job_with_an_attempt_gives_signs_of_life(
     tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

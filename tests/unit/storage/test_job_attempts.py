@@ -44,6 +44,31 @@ def test_the_outcome_is_what_the_job_has_left(attempt: JobAttempt) -> None:
     assert datetime.now(UTC) - datetime.fromisoformat(actual.at) < timedelta(minutes=1)
 
 
+def test_a_result_says_of_which_request_it_is(attempt: JobAttempt) -> None:
+    asked, other = {"stream": "s"}, {"stream": "t"}
+    attempt.end("verify", 0, {}, None, {**asked, "made_by": {"dag": "d"}})
+    actual = attempt.outcome()
+    assert actual is not None and (actual.answers(asked), actual.answers(other)) == (True, False)
+    # That of an earlier version does not say it.
+    value = {**asdict(actual)}
+    del value["request"]
+    assert JobOutcome.from_json(value).answers(other)
+
+
+def test_only_a_driver_at_work_is_in_the_way_of_another_request(
+    attempt: JobAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, other = {"stream": "s"}, {"stream": "t"}
+    assert not attempt.is_at_work_on_another(other)
+    # Which request it reads when it begins is not decided.
+    attempt.sign(asked, begins=timedelta(hours=1))
+    assert not attempt.is_at_work_on_another(other)
+    attempt.sign(asked)
+    assert attempt.is_at_work_on_another(other) and not attempt.is_at_work_on_another(asked)
+    monkeypatch.setattr(job_attempts, "SILENT", timedelta(0))
+    assert not attempt.is_at_work_on_another(other)
+
+
 def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) -> None:
     attempt.end("replay", 0, {"run": "r-1"}, None)
     attempt.begin()

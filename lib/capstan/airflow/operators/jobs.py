@@ -29,6 +29,7 @@ from capstan.core.config.loading.secret_references import (
 )
 from capstan.core.config.loading.validation import read_field, read_fields, read_request
 from capstan.core.config.request_fields import GivenFields, Names
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError
 
 _FIELDS = ("host", "login", "password", "port", "schema")
@@ -125,18 +126,15 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
     job = "backfill"
     usual_outlets = (REPLAYED,)
 
-    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Wait until the backfills may run, submit them, and return their runs."""
-        with as_task():
-            request = self._read_request()
-            several = request.get("backfills", [request])
-            # What is no backfill is for the job to refuse.
-            asked = [each for each in several if isinstance(each, Mapping)] if several else []
-            held = [None if each.get("dry_run") else self._why_held(each) for each in asked]
-            free = (each for each, why in zip(asked, held, strict=True) if why is None)
-            if any(held) and not any(map(self._has_left, free)):
-                self.wait_while(context, next(filter(None, held)))
-        return super().execute(context)
+    def why_not_now(self, request: Json) -> CapstanError | None:
+        """Why the backfills that are left may not be submitted now; None if some may."""
+        several = request.get("backfills", [request])
+        # What is no backfill is for the job to refuse.
+        asked = [each for each in several if isinstance(each, Mapping)] if several else []
+        held = [None if each.get("dry_run") else self._why_held(each) for each in asked]
+        why = next(filter(None, held), None)
+        free = (each for each, why in zip(asked, held, strict=True) if why is None)
+        return None if why is None or any(map(self._has_left, free)) else why
 
     def wait_for_more(self, context: Context, *rest: Any, **named: Any) -> None:
         """Keep what the job has published, to tell of it in the end, and leave the slot."""

@@ -23,7 +23,8 @@ from capstan.airflow.tasks.failures import as_task, no_result, set_usual
 from capstan.airflow.tasks.job_operator import Render, log_text, named_run
 from capstan.airflow.tasks.links import ApprovalLink, CertificateLink, PlanLink, RunLink, TargetLink
 from capstan.airflow.tasks.maker import maker
-from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.core.json_object import Json
+from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.storage.ledger.made_by import making
 
 
@@ -42,12 +43,9 @@ class SubmitReplayOperator(CapstanSubmitOperator):
         TargetLink(),
     )
 
-    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Submit the replay, and return its certificate."""
-        if self.backfills is not None:
-            with as_task():
-                self.wait_while(context, self.why_held(self.backfills))
-        return super().execute(context)
+    def why_not_now(self, request: Json) -> CapstanError | None:
+        """Why the replay may not be submitted at this moment; None if it may."""
+        return None if self.backfills is None else self.why_held(self.backfills)
 
 
 class PublishOperator(SubmitReplayOperator):

@@ -19,10 +19,11 @@ from capstan.airflow.lake_files import portable_declarations
 from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.airflow.tasks.attempt_name import attempt_name
 from capstan.airflow.tasks.capstan_operator import is_deferrable
+from capstan.airflow.tasks.driver_elsewhere import ON_CLUSTER, UNWAITED, outcome_of, silent
 from capstan.airflow.tasks.failures import (
     HELD,
     as_task,
-    failure,
+    broken,
     log_error_last,
     set_usual,
     unusable,
@@ -41,7 +42,7 @@ from capstan.airflow.tasks.spark_program import (
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.core.json_object import Json
-from capstan.errors import CapstanError, IncompleteError, InvalidRequestError, SystemFailureError
+from capstan.errors import CapstanError, IncompleteError, InvalidRequestError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import Submission, submission
@@ -62,11 +63,6 @@ _DEFER = (
     "operator that does not wait for its end, and take its result with "
     "ResultOperator(deferrable=True); to wait for times, put FrontierSensor(deferrable=True) before"
 )
-# Without it, spark-submit would wait for the end of the driver.
-_UNWAITED = {
-    "spark.kubernetes.submission.waitAppCompletion": "false",
-    "spark.yarn.submit.waitAppCompletion": "false",
-}
 _LOOKS = timedelta(minutes=1)  # the longest time between two looks of a trigger
 _LOOKS_HERE = 5.0  # seconds between two looks of a task that holds its slot
 _OBJECT = "give a JSON object with the keys of the job's request, such as the task `plan` returns"
@@ -182,6 +178,10 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         name = attempt_name(context["ti"], f"{self.task_id} {self.job}")
         return JobAttempt(Lake.at(self.settings.lake), name)
 
+    def why_not_now(self, request: Json) -> CapstanError | None:
+        """Why the job may not be submitted at this moment; None if it may."""
+        return None
+
     def why_held(self, replay: str) -> CapstanError | None:
         """Why no run of a replay's backfills may begin now; None if it may."""
         # Not at the top: parsing a DAG file should not import table readers.
@@ -199,6 +199,8 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
 
     def _run_below(self, context: Context, request: Json, master: str) -> dict[str, object]:
         """Run the job in client mode, below this task."""
+        with as_task():
+            self.wait_while(context, self.why_not_now(request))
         folder = try_folder(self.settings.work, context)
         with as_task():
             folder.prepare(with_maker(context, request))
@@ -219,7 +221,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             self._failed(context, folder, error)
         result = folder.read_result()
         if result is None:
-            raise _broken("spark-submit succeeded, but left no result")
+            raise broken("spark-submit succeeded, but left no result")
         self.take(context, result)
         folder.remove()
         return result
@@ -230,14 +232,13 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             attempt = self.job_attempt(context)
             # One that a trigger has woken waits for what it has submitted, however it renders now.
             woken = self._waits_since is not None
-            if not attempt.is_pending(attempt.prepared() or request if woken else request):
+            asked = attempt.prepared() or request if woken else request
+            if not attempt.is_pending(asked):
                 if woken:
-                    raise _silent(attempt)
+                    raise silent(attempt)
                 self._submit(context, attempt, request, master)
             self._await(attempt)
-            outcome = attempt.outcome()
-            if outcome is None:
-                raise _silent(attempt)
+            outcome = outcome_of(attempt, asked)
         code, result = outcome.exit_code, outcome.report
         failed = self.take_failure(context, code, result) if code else None
         if failed is None:
@@ -251,8 +252,13 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         """Submit the job to a driver that takes its request from the lake."""
         from capstan.storage.job_attempts import QUEUED, SILENT
 
+        self.wait_while(context, self.why_not_now(request))
+        if attempt.is_at_work_on_another(request):
+            # Both would sign, and leave their result, under one name.
+            problem = f"attempt {attempt.name} is at work on another request of this task"
+            raise broken(problem, f"{ON_CLUSTER}, and end it there or wait for its end")
         defaults = self._prepare(request, master)
-        self.conf = {**_UNWAITED, **(self.conf or {})}
+        self.conf = {**UNWAITED, **(self.conf or {})}
         self.application_args = ["--lake", self.settings.lake, "--attempt", attempt.name, "--join"]
         # Python and its packages are those of the cluster.
         own = {k: v for k, v in defaults.environment.items() if not k.startswith("PYSPARK_")}
@@ -271,7 +277,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
                 attempt.forget()
             if not isinstance(error, AirflowException):
                 raise
-            raise _broken(f"spark-submit ended with {code}: {_last_line(error)}") from error
+            raise broken(f"spark-submit ended with {code}: {_last_line(error)}") from error
         if attempt.is_queued():
             attempt.sign(request, begins=QUEUED)
 
@@ -325,13 +331,13 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
     def _prepare(self, request: Json, master: str) -> Submission:
         """Set Spark's settings of `spark-submit`, and return those that are usual."""
         few = isinstance(self.records, int | str) and int(self.records) <= _MANY
-        defaults = submission(master, short=few)
+        defaults = submission(master, short=few, elsewhere=self._outlived)
         declared = declared_conf(self.settings.declarations, request)
         self.conf = {**defaults.conf, **declared, **(self.conf or {})}
         self.jars = self.jars or defaults.jars or None
         # The option would win over the setting.
         if "spark.driver.memory" not in self.conf:
-            self._driver_memory = self._driver_memory or defaults.memory
+            self._driver_memory = self._driver_memory or defaults.memory or None
         return defaults
 
     def _exit_code(self) -> int | None:
@@ -345,7 +351,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         if result is None or "error" not in result or code not in _JOB_CODES:
             # No result of the job: Spark or its JVM failed, whatever the exit code.
             last = _last_line(error)
-            raise _broken(f"spark-submit ended with {code} and left no result: {last}") from error
+            raise broken(f"spark-submit ended with {code} and left no result: {last}") from error
         self._end(context, code, result, self.take_failure(context, code, result))
 
     def _end(self, context: Context, code: int, result: Json, failed: Exception) -> NoReturn:
@@ -358,22 +364,6 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
 
 def _last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[-1]
-
-
-def _silent(attempt: JobAttempt) -> AirflowException:
-    """The exception for a driver that has not begun, or died; the next try submits the job."""
-    last = attempt.last_sign()
-    attempt.forget()
-    seen = "" if last is None else f", and was last heard of at {last:%Y-%m-%d %H:%M:%S} UTC"
-    problem = f"the driver has left no result at {attempt.result_path}{seen}"
-    return _broken(problem, "its log on the cluster")
-
-
-def _broken(problem: str, log: str = "the lines of Spark above") -> AirflowException:
-    """The exception for a job that left no result."""
-    hint = f"see {log}; the next try is the next attempt of the same run"
-    error = {"error": "CAP-SUBMIT", "message": problem, "hint": hint}
-    return failure(SystemFailureError.exit_code, error)
 
 
 def declared_conf(config: ProjectConfig, request: Json) -> dict[str, str]:

@@ -33,6 +33,7 @@ from capstan.errors import (
     IncompleteError,
     InvalidRequestError,
     RangeLockedError,
+    SystemFailureError,
     translation,
 )
 
@@ -97,6 +98,13 @@ def unusable(problem: str, hint: str) -> AirflowException:
     """The exception for a result that is missing, or is not that of the job."""
     error = {"error": "CAP-RESULT", "message": problem, "hint": hint}
     return failure(InvalidRequestError.exit_code, error)
+
+
+def broken(problem: str, log: str = "the lines of Spark above") -> AirflowException:
+    """The exception for a job that left no result; `log` says where to look."""
+    hint = f"see {log}; the next try is the next attempt of the same run"
+    error = {"error": "CAP-SUBMIT", "message": problem, "hint": hint}
+    return failure(SystemFailureError.exit_code, error)
 
 
 def no_result() -> AirflowException:

@@ -75,7 +75,8 @@ def _with_task(view: RunView, task: KnownTask | None) -> RunView:
 
 def progress_of(state: str | None) -> TaskProgress:
     """The progress of a task in a state."""
-    if state == "running":
+    # A task is deferred while its driver works elsewhere.
+    if state in ("running", "deferred"):
         return TaskProgress.RUNNING
     return TaskProgress.OVER if state in FINISHED else TaskProgress.QUEUED
 

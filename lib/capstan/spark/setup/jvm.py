@@ -49,10 +49,14 @@ _ZONE = "-Duser.timezone=UTC"
 _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
-def driver_options(*more: str, level: str = "ERROR") -> str:
-    """A driver's JVM options, then `more`, whose garbage collector wins; `level` is a default."""
+def driver_options(*more: str, level: str | None = "ERROR") -> str:
+    """A driver's JVM options, then `more`, whose garbage collector wins.
+
+    `level` is the default of its log; None where the log settings are not on its machine.
+    """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
-    options = [_quiet_logs(level), _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
+    logs = "" if level is None else _quiet_logs(level)
+    options = [logs, _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
     return " ".join(option for option in options if option)
 
 
