@@ -170,11 +170,13 @@ def _results(
     declared: Replay,
 ) -> Iterator[RunResult | CapstanError]:
     """Run replays in order: as many at once as are alike, else one; or why the next must wait."""
-    policy, lasts = declared.backfill, 0.0
+    policy, results = declared.backfill, list[RunResult]()
     begun = time.monotonic()
     while replays:
         held: CapstanError | None
         try:
+            rate = policy.rate
+            lasts = 0.0 if rate is None else rate.seconds(sum(each.done(rate) for each in results))
             held = wait_until(begun + lasts, lake, declared)
         except Exception as error:
             held = translation.to_capstan_error(error, _AGAIN)
@@ -190,9 +192,6 @@ def _results(
             for request, outcome in zip(replays, outcomes, strict=False)
         ] or [_run(spark, lake, config, replays[0])]
         yield from results
-        if policy.rate is not None:
-            done = sum(result.done(policy.rate) for result in results)
-            lasts = policy.rate.seconds(done)
         replays = replays[len(results) :]
 
 

@@ -287,8 +287,18 @@ def test_a_rate_in_bytes_is_of_the_files_that_runs_have_written(
     [written] = set(new) - {min(new)}
     # What is published without a change has written nothing, and a commit may remove alone.
     answers += [{"target_path": table, "target_version": 1}, {"target_version": None}]
-    fill(lake, BackfillPolicy(rate=Rate(1, "kB", "second")))
+    policy = BackfillPolicy(rate=Rate(1, "kB", "second"))
+    fill(lake, policy)
     assert clock.at == pytest.approx(written / 1000)
+    # Of one whose commit cannot be read the others wait; those before it and it are reported.
+    unread = {"target_path": table, "target_version": 2}
+    answers += [{"target_version": None}, unread]
+    actual = fill(lake, policy)
+    assert (summed(actual), actual.error) == ((2, 0, 0, 2), actual.held)
+    assert actual.held is not None
+    # Nothing waits for the last one.
+    answers += [unread]
+    assert (summed(last := fill(lake, policy, chunk=4)), last.error) == ((1, 0, 0, 0), None)
 
 
 def test_runs_are_reported_when_the_pause_cannot_be_read(
