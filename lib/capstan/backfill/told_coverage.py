@@ -129,11 +129,11 @@ class ToldCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is known of a part that is gone."""
+    """What is known of parts that are gone."""
 
-    state: str  # that of its interval
-    changes: tuple[str, ...]  # commits by others that have changed it
-    rolled_back: tuple[str, ...]  # runs that had written some of it
+    state: str  # that of each interval
+    changes: tuple[str, ...]  # commits by others that have changed each of them
+    rolled_back: tuple[str, ...] = ()  # runs that had written some of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +168,16 @@ def next_changes(
         [published[v] for v in standing ^ told.versions if v in published],
     )
     intervals = {_part(found, interval): interval for interval in found.intervals}
-    undone = [row for row in rows if row.state == ROLLED_BACK]
     alike: dict[Loss | None, list[TablePart]] = {}
     for part in told.changes(intervals):
         covered = part.state is PartState.COVERED
-        loss = None if covered else _loss(part, intervals[part], undone)
-        alike.setdefault(loss, []).append(part)
+        alike.setdefault(None if covered else _loss(intervals[part]), []).append(part)
     if not alike:
         return None
     loss, parts = next(iter(alike.items()))
     chosen = parts[:most]
+    if loss is not None:
+        loss = replace(loss, rolled_back=_rolled_back(rows, chosen))
     left = sum(-(-len(each) // most) for each in alike.values()) - 1
     keys = tuple(_key(found, part) for part in chosen)
     return CoverageBatch(keys, loss, told.after(chosen), left)
@@ -222,11 +222,15 @@ def _key(found: Survey, part: TablePart) -> str:
     return interval_key(part.since * length // timedelta(microseconds=1))
 
 
-def _loss(part: TablePart, interval: Interval, undone: Iterable[_Written]) -> Loss:
-    runs = [
-        each.run for each in undone if each.bounds[0] < part.until and part.since < each.bounds[1]
-    ]
-    return Loss(str(interval.state), interval.changes[:_SHOWN], tuple(runs[-_SHOWN:]))
+def _loss(interval: Interval) -> Loss:
+    return Loss(str(interval.state), interval.changes[:_SHOWN])
+
+
+def _rolled_back(rows: Iterable[_Written], parts: Sequence[TablePart]) -> tuple[str, ...]:
+    """The last runs that had written some of the parts, and were rolled back."""
+    undone = (row for row in rows if row.state == ROLLED_BACK)
+    runs = dict.fromkeys(row.run for row in undone if _overlapping(parts, TablePart(*row.bounds)))
+    return tuple(runs)[-_SHOWN:]
 
 
 def _joined(parts: Iterable[TablePart]) -> list[TablePart]:

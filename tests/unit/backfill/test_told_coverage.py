@@ -194,6 +194,19 @@ def test_batches_are_bounded_and_alike_losses_first(books: Books, teller: Teller
     ]
 
 
+def test_what_runs_of_their_own_had_written_is_lost_together(books: Books, teller: Teller) -> None:
+    for n in range(6):
+        books.published(f"r{n}", [0], hours(n, n + 1))
+    teller.tell()
+    for n in range(6):
+        books.rolled_back(f"r{n}", [0], hours(n, n + 1))
+    # At most three are named, of those that had written some of the batch.
+    assert teller.tell(most=4) == [
+        (keys(0, 1, 2, 3), Loss("gap", (), ("r1", "r2", "r3"))),
+        (keys(4, 5), Loss("gap", (), ("r4", "r5"))),
+    ]
+
+
 @pytest.mark.parametrize(
     ("of", "problem"), [("whole", "its table has no time"), ("odd", "begin at whole seconds")]
 )
