@@ -188,7 +188,5 @@ def _spark(lake: str | None) -> Diagnosis:
         return Diagnosis(_SESSION, False, str(error), error.hint)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Diagnosis(
-            "Spark session", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does"
-        )
-    return Diagnosis("Spark session", rows == 3, detail, "" if rows == 3 else f"run {set_up()}")
+        return Diagnosis(_SESSION, False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
+    return Diagnosis(_SESSION, rows == 3, detail, "" if rows == 3 else f"run {set_up()}")
