@@ -39,6 +39,7 @@ DAY = [f"2024-05-01T{hour:02}:00:00" for hour in range(24)]
 
 
 TABLE, TELLER = "capstan://tables/clocked_days", "capstan_partitions__days"
+TOLD = "capstan://replays/days/told"
 DAYS = f"""
   days:
     stream: {NAME}
@@ -241,17 +242,48 @@ def test_a_table_catches_up_in_bounded_batches_also_after_a_kill(
     assert sorted(map(by_task.count, set(by_task))) == [2, 4, 4]
 
 
-@pytest.mark.parametrize("older", [True, False])
-def test_partitions_of_a_table_that_cannot_be_told_are_refused(
-    *, older: bool, covered: Books, hourly: Place, monkeypatch: pytest.MonkeyPatch
+def test_what_was_told_of_a_quiet_table_is_written_again_after_a_week(
+    covered: Books, hourly: Place
 ) -> None:
-    problem = "are those of replay days, which writes the same table"
+    def told(aged: float) -> list[object]:
+        """What all records say after a run, when those before it are older by some days."""
+        with create_session() as session:
+            for event in session.scalars(select(AssetEvent)):
+                if event.uri == TOLD:
+                    event.timestamp -= timedelta(days=aged)
+        assert hourly.run(TELLER).state == "success"
+        with create_session() as session:
+            return [e.extra for e in session.scalars(select(AssetEvent)) if e.uri == TOLD]
+
+    assert told(0) == []
+    lay_tape(Lake.at(hourly.lake), NAME, "a", [at(0)], at(240))
+    covered.published("r1", [0], days(0, 2))
+    [first] = told(0)
+    assert told(6.9) == [first]
+    assert told(0.2) == told(0) == [first, first]
+    assert keys(TABLE) == dates(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("older", "target"), [(True, ""), (False, "clocked_days"), (False, "others")]
+)
+def test_partitions_of_a_table_that_cannot_be_told_are_refused(
+    *, older: bool, target: str, covered: Books, hourly: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = "are those of replay days, whose table has the same asset"
+    if target == "others":
+        shared = "".join(f"  {each}: {{asset: x://days}}\n" for each in ("clocked_days", target))
+        text = hourly.streams.read_text(encoding="utf-8")
+        hourly.streams.write_text(
+            text.replace("targets:\n", f"targets:\n{shared}"), encoding="utf-8"
+        )
     if older:
         problem = "needs Airflow 3.3 or later"
         monkeypatch.setattr(declaration_errors, "HAS_PARTITIONS", False)
     else:
         with hourly.streams.open("a", encoding="utf-8") as file:
-            file.write(DAYS.lstrip("\n").replace("days:", "others:"))
+            others = DAYS.replace("days:", "others:").replace("clocked_days", target)
+            file.write(others.lstrip("\n"))
     bag = hourly.bag()
     refused = "days" if older else "others"
     assert f"capstan_partitions__{refused}" not in bag.dags

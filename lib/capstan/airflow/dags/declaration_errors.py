@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from airflow.sdk import DAG
 
-from capstan.airflow.assets import gone_asset
+from capstan.airflow.assets import gone_asset, table_asset
 from capstan.airflow.dags import timetables
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.settings import Settings
@@ -44,14 +44,21 @@ def require_keys(settings: Settings, declared: Stream | Replay) -> None:
         raise settings.misdeclared(declared, "partitions", NEEDED)
     if isinstance(declared, Replay):
         # A key says that all of an interval is there.
+        keyed = _keyed(settings, declared)
         other = next(
             each
             for each in settings.declarations.replays.values()
-            if each.partitions and gone_asset(each.target) == gone_asset(declared.target)
+            if each.partitions and keyed & _keyed(settings, each)
         )
         if other != declared:
-            problem = f"are those of replay {other.name}, which writes the same table"
+            problem = f"are those of replay {other.name}, whose table has the same asset"
             raise settings.misdeclared(declared, "partitions", problem)
+
+
+def _keyed(settings: Settings, replay: Replay) -> set[str]:
+    """The URIs of the assets whose events have its intervals as keys."""
+    table = table_asset(replay.target, settings.declarations)
+    return {table.uri, gone_asset(replay.target).uri}
 
 
 def sound(build: Callable[[], DAG]) -> Iterator[DAG]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, Context
@@ -30,6 +31,8 @@ NEEDED = "needs Airflow 3.3 or later, in which a task can name the partitions of
 # The alias makes an asset known to Airflow when a task first emits an event of it.
 _TOLD = AssetAlias("capstan/told")
 _Told = TypeVar("_Told")
+# After that, what was told is written again: `airflow db clean` keeps no last event of an asset.
+_OLD = timedelta(weeks=1)
 
 
 def told_asset(kind: str, name: str) -> Asset:
@@ -91,6 +94,7 @@ def tell_coverage(task: BaseOperator, context: Context, settings: Settings, name
             extra |= asdict(batch.loss)
         told[table if batch.loss is None else lost] = batch.keys, extra
         _record(task, context, told_asset("replays", name), batch.told.to_json())
+    if batch is not None and batch.keys:
         task.log.info(
             "%d intervals are %s, from %s to that of %s; %d more batches are to be told",
             len(batch.keys), extra.get("state", "covered"), batch.keys[0], batch.keys[-1],
@@ -103,22 +107,30 @@ def newest_told(stream: str) -> ToldIntervals | None:
     """How far a stream's intervals are told; None if none is."""
     from capstan.backfill.passed_intervals import ToldIntervals
 
-    return _newest(told_asset("streams", stream), ToldIntervals.from_json)
+    newest = _newest(told_asset("streams", stream), ToldIntervals.from_json)
+    return None if newest is None else newest[0]
 
 
 def untold_coverage(settings: Settings, replay: str) -> CoverageBatch | None:
-    """The next intervals of a declared replay to tell; None when all are told."""
+    """The next intervals of a declared replay to tell; None when all are told.
+
+    There are none in it, if only the record of what was told is old, and to be written again.
+    """
     from capstan.airflow.lake_queries import captured_streams
     from capstan.backfill.passed_intervals import BATCH
-    from capstan.backfill.told_coverage import ToldCoverage, next_changes
+    from capstan.backfill.told_coverage import CoverageBatch, ToldCoverage, next_changes
     from capstan.storage.lake import Lake
 
     declared = settings.declarations
     inputs = declared.replay(replay).inputs
     if len(captured_streams(settings, inputs)) < len(inputs):
         return None
-    told = _newest(told_asset("replays", replay), ToldCoverage.from_json) or ToldCoverage()
-    return next_changes(Lake.at(settings.lake), declared, replay, told, BATCH)
+    newest = _newest(told_asset("replays", replay), ToldCoverage.from_json)
+    told = ToldCoverage() if newest is None else newest[0]
+    batch = next_changes(Lake.at(settings.lake), declared, replay, told, BATCH)
+    if batch is None and newest is not None and datetime.now(UTC) - newest[1] > _OLD:
+        return CoverageBatch((), None, told, 0)
+    return batch
 
 
 def _emit(
@@ -141,9 +153,10 @@ def _record(task: BaseOperator, context: Context, asset: Asset, told: Json) -> N
     task.outlets = [*task.outlets, _TOLD]
 
 
-def _newest(asset: Asset, read: Callable[[object], _Told | None]) -> _Told | None:
-    """What the newest event of an asset says was told; None if none does."""
+def _newest(asset: Asset, read: Callable[[object], _Told | None]) -> tuple[_Told, datetime] | None:
+    """What the newest event of an asset says was told, and when; None if none does."""
     events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
     # Events that somebody else has made of it are no records.
-    told = (read(event.extra) for event in events.ascending(False).limit(100))
-    return next((each for each in told if each is not None), None)
+    newest = events.ascending(False).limit(100)
+    told = ((read(event.extra), event.timestamp) for event in newest)
+    return next(((each, at) for each, at in told if each is not None), None)
