@@ -133,7 +133,7 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
         asked = [each for each in several if isinstance(each, Mapping)] if several else []
         held = [None if each.get("dry_run") else self._why_held(each) for each in asked]
         why = next(filter(None, held), None)
-        free = (each for each, why in zip(asked, held, strict=True) if why is None)
+        free = (each for each, hold in zip(asked, held, strict=True) if hold is None)
         return None if why is None or any(map(self._has_left, free)) else why
 
     def wait_for_more(self, context: Context, *rest: Any, **named: Any) -> None:

@@ -201,8 +201,7 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
         """Run the job in client mode, below this task."""
         with as_task():
             self.wait_while(context, self.why_not_now(request))
-        folder = try_folder(self.settings.work, context)
-        with as_task():
+            folder = try_folder(self.settings.work, context)
             folder.prepare(with_maker(context, request))
             defaults = self._prepare(request, master)
             owner = {VARIABLE: name_owner(owners())}
